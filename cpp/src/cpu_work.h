@@ -77,6 +77,20 @@ struct ConvertWork {
     std::uint32_t bfloat, narrow;  // bfloat = 1: bfloat16, 0: float16; narrow = 1: from float32, 0: to float32
 };
 
+// Copies the states after each direction's last step: see LastRows in plan/builder.h.
+struct LastRowsWork {
+    Address in, initial, out, lengths, live;
+    std::int64_t T, N, width, directions;
+    std::uint32_t has_lengths, has_initial;
+    std::uint32_t packed, padding;  // packed = 1: the sequence is packed, and `live` is the table of live_rows.h
+};
+
+// out(i) = a(i) b(i)
+struct MultiplyWork {
+    Address a, b, out;
+    std::int64_t count;
+};
+
 // Runs the whole time loop. Weights are panels. The forward loop has panels for each direction and slot, with B = R of
 // that slot. The backward loop has panels for each direction, with B = R transposed and all slots along k. With an
 // input weight, the forward loop also computes x W^T, and the view kProjected is the source.

@@ -56,6 +56,24 @@ struct TransposePush {
     uint rows, columns;
 };
 
+// The states after each direction's last step: out(n, d, u) = in(t, n, d, u), where t is lengths[n] - 1, or T - 1, for
+// the first direction and 0 for the second. A row of length 0 has its initial state, or zeros.
+// Specialization constants.
+const uint kLastLengths = 0u;       // 1: there are lengths
+const uint kLastInitial = 1u;       // 1: there are initial states
+// Tensors 0, 1, 2 are in_, initial, out_. Workgroups: x and y count groups of elements of out_.
+struct LastRowsPush {
+    Address in_, initial, out_, lengths;
+    uint T, N, width, directions;       // width: elements of one direction
+};
+
+// out(i) = a(i) b(i). Tensors 0, 1, 2 are a, b, out_. Workgroups: x and y count groups of elements.
+struct MultiplyPush {
+    Address a, b, out_;
+    uint count;
+    uint padding;
+};
+
 // Conversion between float32 and a 16-bit type.
 // Specialization constants.
 const uint kConvertBfloat = 0u;     // 1: bfloat16, else float16

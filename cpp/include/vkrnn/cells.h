@@ -35,8 +35,9 @@ enum class Argument : std::uint8_t {
 };
 constexpr std::size_t kArguments = 16;
 
-// Results of the forward operations.
-enum class Output : std::uint8_t { output, cell_output, z_state };
+// Results of the forward operations. The last states are those after the last step of each batch row and direction.
+enum class Output : std::uint8_t { output, cell_output, z_state, last_state, last_cell };
+constexpr std::size_t kOutputs = 5;
 
 std::string_view name_of(Argument argument);
 std::string_view name_of(Output output);

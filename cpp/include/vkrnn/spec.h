@@ -34,6 +34,7 @@ struct Spec {
     bool device_exp = false;                  // whether activations use the device's exp2; what spec_on() chose
     std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H without an input weight; N = 0 is an empty batch
     std::uint32_t present = 0;                // one bit per Argument
+    bool last_states = false;                 // whether a forward call also returns the last states
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H; false: it is broadcast
     // The sum of the lengths if sequences are packed, else 0. A packed sequence has a row for each time step and live
     // batch row, step by step. Batch rows are sorted by length, the longest first.
@@ -83,6 +84,12 @@ TensorShape shape_of(const Spec& spec, Argument argument);
 TensorShape shape_of(const Spec& spec, Output output);
 
 std::int64_t elements_of(const TensorShape& shape);
+
+// Returns a shape as messages show it: "[2, 3]".
+std::string to_text(const TensorShape& shape);
+
+// Returns the results of a forward call in their order: the documented ones, then the last states.
+std::vector<Output> outputs_of(const Spec& spec);
 
 struct ResultInfo {
     std::string name;  // "output", "cell_output", "z_state"; for gradients the argument's name

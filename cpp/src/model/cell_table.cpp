@@ -13,7 +13,8 @@ constexpr std::array<std::string_view, kArguments> kArgumentNames{
     "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
     "mask",           "peephole",         "secondary_bias",  "lengths",
 };
-constexpr std::array<std::string_view, 3> kOutputNames{"output", "cell_output", "z_state"};
+constexpr std::array<std::string_view, kOutputs> kOutputNames{"output", "cell_output", "z_state", "last_state",
+                                                              "last_cell"};
 constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh", "sigmoid", "hard_sigmoid"};
 
 }  // namespace
@@ -53,7 +54,8 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
 
 const SymbolicShape& shape_rule(Output output) {
     using enum Axis;
-    static const std::array<SymbolicShape, 3> kRules{{{T, N, DH}, {T, N, DCH}, {T, N, DGH}}};  // indexed by Output
+    static const std::array<SymbolicShape, kOutputs> kRules{
+        {{T, N, DH}, {T, N, DCH}, {T, N, DGH}, {N, DH}, {N, DCH}}};  // indexed by Output
     return kRules.at(static_cast<std::size_t>(output));
 }
 

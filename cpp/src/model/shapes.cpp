@@ -47,6 +47,21 @@ TensorShape shape_of(const Spec& spec, Argument argument) {
 
 TensorShape shape_of(const Spec& spec, Output output) { return to_shape(spec, shape_rule(output)); }
 
+std::vector<Output> outputs_of(const Spec& spec) {
+    std::vector<Output> found{Output::output};
+    if (spec.descriptor.has(Flag::produce_cell)) found.push_back(Output::cell_output);
+    if (spec.descriptor.has(Flag::training)) found.push_back(Output::z_state);
+    if (spec.last_states) found.push_back(Output::last_state);
+    if (spec.last_states && spec.C() > 0) found.push_back(Output::last_cell);
+    return found;
+}
+
+std::string to_text(const TensorShape& shape) {
+    std::string text = "[";
+    for (const std::int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+    return text + "]";
+}
+
 std::int64_t elements_of(const TensorShape& shape) {
     std::int64_t elements = 1;
     for (const std::int64_t size : shape) elements *= size;

@@ -15,12 +15,6 @@ constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fw
 constexpr std::array<std::string_view, 8> kIntegers{"int8",  "int16",  "int32",  "int64",
                                                     "uint8", "uint16", "uint32", "uint64"};
 
-std::string to_text(const TensorShape& shape) {
-    std::string text = "[";
-    for (const std::int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-    return text + "]";
-}
-
 std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
 
 // Checks the arguments of one call. T, N and I come from the source, H from the recurrent weight.
@@ -282,12 +276,8 @@ private:
 
     std::vector<ResultInfo> forward_results() const {
         std::vector<ResultInfo> results;
-        const auto add = [&](Output output) {
+        for (const Output output : outputs_of(spec_))
             results.push_back({std::string(name_of(output)), shape_of(spec_, output)});
-        };
-        add(Output::output);
-        if (spec_.descriptor.has(Flag::produce_cell)) add(Output::cell_output);
-        if (spec_.descriptor.has(Flag::training)) add(Output::z_state);
         return results;
     }
 

@@ -128,6 +128,10 @@ std::size_t PlanBuilder::read_result(Argument argument) {
     return add_result("gradient of " + std::string(name_of(argument)), shape_of(plan_.spec, argument), true);
 }
 
+std::size_t PlanBuilder::read_result(Output output) {
+    return add_result(std::string(name_of(output)), shape_of(plan_.spec, output), true);
+}
+
 std::size_t PlanBuilder::add_result(std::string name, const TensorShape& shape, bool is_read) {
     const std::int64_t elements = elements_of(shape);
     const std::size_t buffer = add_buffer(name, Role::result, bytes_of_caller(elements));
@@ -237,6 +241,14 @@ void PlanBuilder::product(const std::string& label, const Product& p, bool indep
 
 void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {
     products_.row_sum(*this, label, sum, independent);
+}
+
+void PlanBuilder::last_rows(const std::string& label, const LastRows& rows, bool independent) {
+    products_.last_rows(*this, label, rows, independent);
+}
+
+void PlanBuilder::multiply(const std::string& label, const Multiplication& multiplication) {
+    products_.multiply(*this, label, multiplication);
 }
 
 }  // namespace vkrnn

@@ -42,6 +42,21 @@ struct RowSum {
     std::int64_t out_offset = 0;
 };
 
+// Copies the states after each direction's last step to `out` [N, D width], from a sequence [T, N, D width] whose rows
+// are in output order. A batch row of length 0 gets its initial state, or zeros.
+struct LastRows {
+    std::size_t sequence = 0, out = 0;
+    std::int64_t width = 0;              // elements of one direction
+    std::size_t lengths = kZerosBuffer;  // [N] integers; kZerosBuffer: all rows have T steps
+    std::size_t initial = kZerosBuffer;  // [N, D width]; kZerosBuffer: zeros
+};
+
+// out(i) = a(i) b(i)
+struct Multiplication {
+    std::size_t a = 0, b = 0, out = 0;
+    std::int64_t elements = 0;
+};
+
 // A copy of elements from a 16-bit type to float32, or back if `narrow`.
 struct Conversion {
     std::size_t from = 0, to = 0;
@@ -66,6 +81,7 @@ public:
     // The same for a result that later steps read: it is in the type in which the call computes, and the plan ends by
     // rounding it to a 16-bit type.
     std::size_t read_result(Argument argument);
+    std::size_t read_result(Output output);
     std::size_t scratch(std::string name, std::int64_t elements);
     // Adds a scratch buffer of the same type as another buffer.
     std::size_t scratch_like(std::size_t other, std::string name, std::int64_t elements);
@@ -104,6 +120,8 @@ public:
     // uses a buffer that was first written since the last barrier.
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
+    void last_rows(const std::string& label, const LastRows& rows, bool independent = false);
+    void multiply(const std::string& label, const Multiplication& multiplication);
     // `fills`: see Dispatch.
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false, std::size_t fills = kNoBuffer);

@@ -32,10 +32,7 @@ Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice) {
                 add_result(plan, "gradient of " + std::string(name_of(argument)), shape_of(spec, argument));
         return plan;
     }
-    const auto add = [&](Output output) { add_result(plan, std::string(name_of(output)), shape_of(spec, output)); };
-    add(Output::output);
-    if (spec.descriptor.has(Flag::produce_cell)) add(Output::cell_output);
-    if (spec.descriptor.has(Flag::training)) add(Output::z_state);
+    for (const Output output : outputs_of(spec)) add_result(plan, std::string(name_of(output)), shape_of(spec, output));
     return plan;
 }
 

@@ -27,15 +27,16 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     views.sequence(abi::kHidden, output, 1, Order::output);
     if (builder.is_16bit(output))
         views.regions(abi::kCarryHidden, builder.scratch("carried state", 2 * N * D * H), 2, N * H, H, 0, 1);
-    if (C > 0) {
-        if (training || descriptor.has(Flag::produce_cell)) {
-            const std::size_t cells = builder.result(Output::cell_output);
-            views.sequence(abi::kCell, cells, C, Order::output);
-            if (builder.is_16bit(cells))
-                views.state(abi::kCarryCell, builder.scratch("carried cell", N * D * C * H), C);
-        } else {
-            views.state(abi::kCell, builder.scratch("cell", N * D * C * H), C);
-        }
+    // The loop may clear the cell states of rows that have ended, so that the last ones must be copied from a sequence.
+    const bool has_lengths = spec.has(Argument::lengths);
+    const bool produces_cells = training || descriptor.has(Flag::produce_cell);
+    const bool keeps_cells = C > 0 && (produces_cells || (spec.last_states && has_lengths));
+    std::size_t cells = PlanBuilder::kZeros;
+    if (keeps_cells) {
+        cells =
+            produces_cells ? builder.result(Output::cell_output) : builder.scratch_sequence("cells", D * C * H, false);
+        views.sequence(abi::kCell, cells, C, Order::output);
+        if (builder.is_16bit(cells)) views.state(abi::kCarryCell, builder.scratch("carried cell", N * D * C * H), C);
     }
     if (training) {
         const std::size_t training_state = builder.result(Output::z_state);
@@ -45,9 +46,18 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     } else if (phases) {
         views.state(abi::kTrainingState, builder.scratch("gates", N * D * G * H), G);
     }
+    LastRows last_hidden{output, 0, H, inputs[Argument::lengths], inputs[Argument::init_state]};
+    LastRows last_cells{cells, 0, C * H, inputs[Argument::lengths], inputs[Argument::init_cell]};
+    if (spec.last_states) last_hidden.out = builder.result(Output::last_state);
+    if (C > 0 && spec.last_states)
+        last_cells.out = keeps_cells ? builder.result(Output::last_cell) : builder.read_result(Output::last_cell);
+    if (C > 0 && !keeps_cells)
+        views.state(abi::kCell, spec.last_states ? last_cells.out : builder.scratch("cell", N * D * C * H), C);
     if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(loop_flops(spec));
     chosen.loop.run(builder, inputs, views);
+    if (spec.last_states) builder.last_rows("last state", last_hidden);
+    if (spec.last_states && keeps_cells) builder.last_rows("last cell", last_cells, true);
     return builder.finish();
 }
 

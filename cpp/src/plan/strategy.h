@@ -49,7 +49,8 @@ public:
                                                                const Costs& costs, const Parameters& wanted) const = 0;
 };
 
-// Runs products, sums and conversions. An `independent` step needs nothing that the step before it wrote.
+// Runs products, sums, conversions, and copies of the last states. An `independent` step needs nothing that the step
+// before it wrote.
 class ProductStrategy : public Strategy {
 public:
     // Returns whether plans of calls in this 16-bit type keep operands of products in the type if no other step needs
@@ -61,6 +62,10 @@ public:
     virtual void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const = 0;
     virtual void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                          bool independent) const = 0;
+    virtual void last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
+                           bool independent) const = 0;
+    virtual void multiply(PlanBuilder& builder, const std::string& label,
+                          const Multiplication& multiplication) const = 0;
 };
 
 // How the steps of a gradient call read deltas of the later step from the plan's buffers.

@@ -8,6 +8,7 @@
 #include "convert-inl.h"
 #include "cpu/kernel.h"
 #include "cpu/live_rows.h"
+#include "elements-inl.h"
 #include "product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,6 +55,11 @@ unsigned convert_threads(const std::byte* bytes, const std::uint32_t* /*constant
     return threads_for(sizeof(float) * static_cast<double>(work.count), kBytesWorthAThread, most);
 }
 
+unsigned multiply_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const MultiplyWork*>(bytes);
+    return threads_for(sizeof(float) * static_cast<double>(work.count), kBytesWorthAThread, most);
+}
+
 }  // namespace
 
 std::span<const NamedKernel> product_kernels() {
@@ -66,6 +72,10 @@ std::span<const NamedKernel> product_kernels() {
         {"product_f64", &run<ProductWork, &product<double>>, &product_threads},
         {"sum_rows", &run<SumWork, &sum_rows<float>>, &sum_threads},
         {"sum_rows_f64", &run<SumWork, &sum_rows<double>>, &sum_threads},
+        {"last_rows", &run<LastRowsWork, &last_rows<float>>, &one_thread},
+        {"last_rows_f64", &run<LastRowsWork, &last_rows<double>>, &one_thread},
+        {"multiply", &run<MultiplyWork, &multiply<float>>, &multiply_threads},
+        {"multiply_f64", &run<MultiplyWork, &multiply<double>>, &multiply_threads},
         {"convert", &run<ConvertWork, &convert>, &convert_threads},
     };
     return kKernels;

@@ -106,14 +106,4 @@ void CublasProducts::product(PlanBuilder& builder, const std::string& label, con
                      make_block(work), independent);
 }
 
-void CublasProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
-                             bool independent) const {
-    tiled_.row_sum(builder, label, sum, independent);
-}
-
-void CublasProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
-                             bool independent) const {
-    tiled_.convert(builder, label, conversion, independent);
-}
-
 }  // namespace vkrnn

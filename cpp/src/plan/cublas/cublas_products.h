@@ -5,7 +5,7 @@
 
 namespace vkrnn {
 
-class CublasProducts final : public ProductStrategy {
+class CublasProducts final : public ShaderProducts {
 public:
     [[nodiscard]] std::string_view name() const override { return "cublas"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override { return tiled_.runs_on(profile); }
@@ -14,9 +14,6 @@ public:
     // The library multiplies numbers of one type.
     [[nodiscard]] bool narrows_operands(Dtype /*dtype*/) const override { return true; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
-                 bool independent) const override;
-    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
-    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                  bool independent) const override;
 
 private:

@@ -198,14 +198,4 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
         add_parts(builder, label + ": add slabs", c.buffer, split.slabs, p.batches * size, p.c.buffer, p.c.offset);
 }
 
-void MatrixProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
-                             bool independent) const {
-    tiled_.row_sum(builder, label, sum, independent);
-}
-
-void MatrixProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
-                             bool independent) const {
-    tiled_.convert(builder, label, conversion, independent);
-}
-
 }  // namespace vkrnn

@@ -5,7 +5,7 @@
 
 namespace vkrnn {
 
-class MatrixProducts final : public ProductStrategy {
+class MatrixProducts final : public ShaderProducts {
 public:
     [[nodiscard]] std::string_view name() const override { return "matrices"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
@@ -15,9 +15,6 @@ public:
     // Not in float16, whose range is too small for deltas. Packing scales float32 deltas by their absmax.
     [[nodiscard]] bool narrows_operands(Dtype dtype) const override { return dtype == Dtype::bfloat16; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
-                 bool independent) const override;
-    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
-    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                  bool independent) const override;
 
 private:

@@ -195,6 +195,35 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
     builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work)});
 }
 
+void NativeProducts::last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
+                               bool /*independent*/) const {
+    const Spec& spec = builder.spec();
+    cpu::LastRowsWork work{};
+    work.in = builder.at(rows.sequence, 0);
+    work.initial = builder.at(rows.initial, 0);
+    work.out = builder.at(rows.out, 0);
+    work.lengths = reference_to(rows.lengths, 0);
+    work.live = live_rows(builder);
+    work.T = spec.T;
+    work.N = spec.N;
+    work.width = rows.width;
+    work.directions = spec.D();
+    work.has_lengths = rows.lengths != PlanBuilder::kZeros;
+    work.has_initial = rows.initial != PlanBuilder::kZeros;
+    work.packed = builder.is_packed(rows.sequence);
+    builder.add(Dispatch{label, builder.kernel("last_rows", {}), {}, make_block(work)});
+}
+
+void NativeProducts::multiply(PlanBuilder& builder, const std::string& label,
+                              const Multiplication& multiplication) const {
+    cpu::MultiplyWork work{};
+    work.a = builder.at(multiplication.a, 0);
+    work.b = builder.at(multiplication.b, 0);
+    work.out = builder.at(multiplication.out, 0);
+    work.count = multiplication.elements;
+    builder.add(Dispatch{label, builder.kernel("multiply", {}), {}, make_block(work)});
+}
+
 std::optional<CostEstimate> NativeLoop::estimate(const Spec& /*spec*/, const Profile& /*profile*/,
                                                  const Costs& /*costs*/, const Parameters& /*wanted*/) const {
     return CostEstimate{};

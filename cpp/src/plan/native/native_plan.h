@@ -16,6 +16,9 @@ public:
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
     void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                  bool independent) const override;
+    void last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
+                   bool independent) const override;
+    void multiply(PlanBuilder& builder, const std::string& label, const Multiplication& multiplication) const override;
 };
 
 // One dispatch runs all time steps. The forward loop also computes x W^T.

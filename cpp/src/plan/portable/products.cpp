@@ -135,8 +135,8 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
     add_parts(builder, label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
 }
 
-void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
-                               bool independent) const {
+void ShaderProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
+                             bool independent) const {
     const std::int64_t columns = sum.directions * sum.gates * sum.width;
     const std::int64_t part = std::max(kRowsPerPart, ceil_div(sum.rows, kMaxParts));
     const std::int64_t parts = ceil_div(sum.rows, part);
@@ -171,8 +171,8 @@ void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, c
     add_parts(builder, label + ": add parts", out, parts, columns, sum.out, sum.out_offset);
 }
 
-void PortableProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
-                               bool independent) const {
+void ShaderProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                             bool independent) const {
     abi::ConvertPush push{};
     push.in_ = reference_to(conversion.from, 0);
     push.out_ = reference_to(conversion.to, 0);
@@ -184,6 +184,41 @@ void PortableProducts::convert(PlanBuilder& builder, const std::string& label, c
         ceil_div(conversion.elements, std::int64_t{abi::kElementwiseGroup} * abi::kConvertEach);
     builder.dispatch(label, builder.kernel("convert", std::move(constants)), builder.groups(workgroups),
                      make_block(push), independent);
+}
+
+void ShaderProducts::last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
+                               bool independent) const {
+    const Spec& spec = builder.spec();
+    const bool has_lengths = rows.lengths != PlanBuilder::kZeros, has_initial = rows.initial != PlanBuilder::kZeros;
+    abi::LastRowsPush push{};
+    push.in_ = builder.at(rows.sequence, 0);
+    push.initial = builder.at(rows.initial, 0);
+    push.out_ = builder.at(rows.out, 0);
+    push.lengths = reference_to(rows.lengths, 0);
+    push.T = u32(spec.T);
+    push.N = u32(spec.N);
+    push.width = u32(rows.width);
+    push.directions = u32(spec.D());
+    Constants constants;
+    constants.flag(abi::kLastLengths, "lengths", has_lengths)
+        .flag(abi::kLastInitial, "initial", has_initial)
+        .stored(builder.stored({rows.sequence, rows.initial, rows.out}), spec.dtype);
+    const std::int64_t groups = ceil_div(spec.N * spec.D() * rows.width, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("last_rows", std::move(constants)), builder.groups(groups), make_block(push),
+                     independent);
+}
+
+void ShaderProducts::multiply(PlanBuilder& builder, const std::string& label,
+                              const Multiplication& multiplication) const {
+    abi::MultiplyPush push{};
+    push.a = builder.at(multiplication.a, 0);
+    push.b = builder.at(multiplication.b, 0);
+    push.out_ = builder.at(multiplication.out, 0);
+    push.count = u32(multiplication.elements);
+    Constants constants;
+    constants.stored(builder.stored({multiplication.a, multiplication.b, multiplication.out}), builder.spec().dtype);
+    const std::int64_t groups = ceil_div(multiplication.elements, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("multiply", std::move(constants)), builder.groups(groups), make_block(push));
 }
 
 PortableProducts::Tiling RegisterProducts::tiling(const PlanBuilder& builder, const Product& p, bool /*splittable*/,

@@ -12,13 +12,21 @@ double product_flops(const Spec& spec);
 void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
                std::int64_t columns, std::size_t out, std::int64_t out_offset);
 
-// Computes C tile by tile.
-class PortableProducts : public ProductStrategy {
+// What surrounds products on every GPU.
+class ShaderProducts : public ProductStrategy {
 public:
-    void product(PlanBuilder& builder, const std::string& label, const Product& product,
-                 bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
     void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                 bool independent) const override;
+    void last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
+                   bool independent) const override;
+    void multiply(PlanBuilder& builder, const std::string& label, const Multiplication& multiplication) const override;
+};
+
+// Computes C tile by tile.
+class PortableProducts : public ShaderProducts {
+public:
+    void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
 
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
