@@ -130,6 +130,9 @@ const Cell& require_cell(const std::string& name);
 // Returns what check_call() asks about an array, with the numbers of lengths.
 TensorInfo info_of(const py::array& array, Argument argument);
 
+// Returns lengths as devices read them.
+py::array as_int32(const std::vector<std::int64_t>& integers);
+
 // Returns the argument of this name. Throws TypeError, with a message that begins with `prefix`, if there is none.
 Argument argument_named(std::string_view name, const std::string& prefix);
 
@@ -208,6 +211,7 @@ void register_calls(py::module_& module);
 void register_cuda(py::module_& module);
 void register_cuda_calls(py::module_& module);
 void register_layers(py::module_& module);
+void register_network(py::module_& module);
 void register_streams(py::module_& module);
 void register_xla(py::module_& module);
 

@@ -164,13 +164,13 @@ void copy_last(const py::array& gradient, std::int64_t directions, const std::op
                     last.mutable_data(), where);
 }
 
+}  // namespace
+
 py::array as_int32(const std::vector<std::int64_t>& integers) {
     py::array_t<std::int32_t> array(static_cast<py::ssize_t>(integers.size()));
     std::ranges::transform(integers, array.mutable_data(), [](std::int64_t value) { return static_cast<int>(value); });
     return array;
 }
-
-}  // namespace
 
 // NumPy builds the name anew each time, in Python, which is slow for every argument of every call. For a void type it
 // takes the name of a Python class, which may be "int" or "float".

@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, module) {
     register_cuda(module);
     register_cuda_calls(module);
     register_layers(module);
+    register_network(module);
     register_streams(module);
     register_xla(module);
     register_tuned_calls(module);

@@ -19,6 +19,7 @@ from vkrnn.checks import Report, check
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import Device, default_device, devices
 from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients
+from vkrnn.networks import Network, NetworkGradients, NetworkResult, network
 from vkrnn.operations import gru, lstm, single_gate_rnn
 from vkrnn.plans import plan
 from vkrnn.precision import fp32_precision
@@ -32,6 +33,9 @@ __all__ = [
     "DeviceError",
     "GRUDescriptor",
     "LSTMDescriptor",
+    "Network",
+    "NetworkGradients",
+    "NetworkResult",
     "Plan",
     "Report",
     "Results",
@@ -50,6 +54,7 @@ __all__ = [
     "lstm",
     "lstm_gradients",
     "mpsgraph",
+    "network",
     "plan",
     "reference",
     "single_gate_rnn",

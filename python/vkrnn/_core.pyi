@@ -188,6 +188,19 @@ class Layers:
         samples: Samples | None = None,
     ) -> list[npt.NDArray[Any]] | None: ...
 
+class NetworkForward:
+    def result(self, layer: int, name: str) -> Any: ...
+
+class Network:
+    def __init__(self, device: Device, layers: Sequence[tuple[str, dict[str, Any], Any]]) -> None: ...
+    def forward(
+        self, layers: Sequence[dict[str, Any]], between: Sequence[Any], training: bool, owner: object, tf32: bool
+    ) -> NetworkForward: ...
+    def gradients(
+        self, forward: NetworkForward, source_gradient: Any, layers: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]: ...
+    def refresh(self) -> None: ...
+
 class Node:
     def __init__(
         self,

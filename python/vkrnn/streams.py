@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from vkrnn import _core, operations
-from vkrnn._foreign import as_numpy
+from vkrnn import _core
+from vkrnn._given_layers import flat_layers, with_arrays
 from vkrnn._layer import Layer
-from vkrnn.arrays import Array as DeviceArray
 from vkrnn.devices import Device, DeviceLike, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Stream", "stream"]
 
 Array: TypeAlias = npt.NDArray[Any]
 State: TypeAlias = tuple[tuple[Array, ...], ...]
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {cell.name: getattr(operations, cell.name) for cell in _core.cells()}
-_DTYPES = ("float32", "float64", "float16", "bfloat16")
 _STATES = ("init_state", "init_cell")
 _MOST_THREADS = 2**31 - 1
 _logger = logging.getLogger("vkrnn")
@@ -188,7 +182,7 @@ def stream(
     (1, 2)
     >>> lstm.reset()
     """
-    made = list(_flat(layers))
+    made = list(flat_layers(layers, "stream"))
     if not made:
         raise ValueError("[stream] layers: expected at least one, got none")
     if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):
@@ -199,56 +193,11 @@ def stream(
         raise TypeError(f"[stream] threads: expected an int, got {type(threads).__name__}")
     if threads is not None and threads < 1:
         raise ValueError(f"[stream] threads: expected at least 1, got {threads}")
-    made = [_with_arrays(layer, number, dtype) for number, layer in enumerate(made)]
+    made = [with_arrays(layer, number, dtype, "stream") for number, layer in enumerate(made)]
     chosen = _cpu() if device is None else resolve(device, "[stream]")
     if chosen.backend != "native":
         _logger.info("a stream on %s runs each step as an ordinary call; the CPU runs steps faster", chosen.name)
     return Stream._of(made, int(batch), chosen, min(int(threads or 0), _MOST_THREADS))  # noqa: SLF001
-
-
-def _flat(layers: Any) -> Iterator[Layer]:
-    if isinstance(layers, Layer):
-        yield layers
-    elif not isinstance(layers, (tuple, list)):
-        raise TypeError(
-            "[stream] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list of these, "
-            f"got {type(layers).__name__}"
-        )
-    elif layers and (isinstance(layers[0], str) or (callable(layers[0]) and not isinstance(layers[0], Layer))):
-        yield _layer_of(*layers)
-    else:
-        for layer in layers:
-            yield from _flat(layer)
-
-
-def _layer_of(function: Any, weights: Any = None, descriptor: Any = None, *more: Any) -> Layer:
-    name = function if isinstance(function, str) else getattr(function, "__name__", "")
-    if name not in _FUNCTIONS or more:
-        known = ", ".join(repr(each) for each in _FUNCTIONS)
-        raise TypeError(
-            f"[stream] layers: expected a tuple (name, weights, descriptor) with a name of {known}, got {function!r}"
-            + (f" and {2 + len(more)} more" if more else "")
-        )
-    if not isinstance(weights, Mapping):
-        raise TypeError(f"[stream] layers: expected a dict of weights by name, got {type(weights).__name__}")
-    return Layer(_FUNCTIONS[name], dict(weights), descriptor)
-
-
-def _with_arrays(layer: Layer, number: int, dtype: npt.DTypeLike | None) -> Layer:
-    """Return the layer with NumPy arrays, converted to `dtype` unless that is None."""
-    if dtype is not None and np.dtype(dtype).name not in _DTYPES:
-        raise TypeError(f"[stream] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {np.dtype(dtype)}")
-    arguments: dict[str, Array] = {}
-    given: Mapping[str, Any] = layer.arguments  # whatever the caller's dict has
-    for name, value in given.items():
-        if value is None:
-            continue
-        where = f"[{layer.function.__name__} 'layer {number}'] {name}:"
-        array = as_numpy(value.numpy() if isinstance(value, DeviceArray) else value, where)
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{where} expected a numpy.ndarray, got {type(value).__name__}")
-        arguments[name] = array if dtype is None else array.astype(dtype)
-    return Layer(layer.function, arguments, layer.descriptor)
 
 
 def _cpu() -> Device:

@@ -1,0 +1,83 @@
+// Networks: recurrent layers, each fed by the one below, whose weights stay on a device from call to call.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vkrnn/device.h"
+#include "vkrnn/network_plan.h"
+#include "vkrnn/stream.h"
+
+namespace vkrnn {
+
+// What the caller gives to a forward call of a network, without the data. `layers` has, for each layer, the initial
+// states and the mask; layer 0 also has the source and the lengths. `between` has the masks between layers, by the
+// layer below; it may be shorter than the layers.
+struct NetworkArguments {
+    std::vector<Arguments> layers;
+    std::vector<std::optional<TensorInfo>> between{};
+    bool training = false;  // whether the call returns all that the gradient call needs
+};
+
+// The upstream gradients of a gradient call. `layers` has state_gradient and cell_gradient of each layer.
+struct NetworkUpstream {
+    std::optional<TensorInfo> source_gradient{};
+    std::vector<Arguments> layers;
+};
+
+// Thread-safe.
+class Network {
+public:
+    // Copies the weights to the device. They must stay where they are as long as refresh() is called. Throws TypeError
+    // or ValueError about the layers, MemoryError and DeviceError.
+    Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers);
+
+    // Return the spec of a call. Throw TypeError or ValueError about the arguments.
+    [[nodiscard]] NetworkSpec forward_spec(const NetworkArguments& arguments) const;
+    [[nodiscard]] NetworkSpec gradient_spec(const NetworkSpec& forward, const NetworkUpstream& upstream) const;
+
+    // Returns the plan of a call, from a cache if possible. `tf32`: float32 products may be rounded.
+    [[nodiscard]] std::shared_ptr<const NetworkPlan> plan(const NetworkSpec& spec, bool tf32) const;
+
+    // Runs a plan. `input` and `result` return where the call's tensors are; weights are not asked for. For `wait` and
+    // what is thrown, see Device::run.
+    void run(const NetworkPlan& plan, const std::function<InputLocation(const NetworkTensor&)>& input,
+             const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait, const Poll& poll) const;
+
+    // Copies the weights again if the host's memory, where the layers said that they are, has other numbers now. Calls
+    // that run in other threads may read the old or the new ones.
+    void refresh();
+
+    [[nodiscard]] std::size_t layers() const { return layers_.size(); }
+    // Returns the spec of a call of one step and one batch row.
+    [[nodiscard]] const Spec& spec(std::size_t layer) const { return layers_.at(layer).spec; }
+    [[nodiscard]] const std::shared_ptr<Storage>& weight(std::size_t layer, Argument argument) const {
+        return layers_.at(layer).weights.at(argument).storage;
+    }
+    [[nodiscard]] const std::shared_ptr<Device>& device() const { return device_; }
+
+private:
+    struct Weight {
+        TensorInfo info;
+        const void* host;
+        std::shared_ptr<Storage> storage;
+    };
+    struct Layer {
+        Spec spec;
+        std::map<Argument, Weight> weights;
+    };
+    struct Cache;
+
+    [[nodiscard]] Spec check(std::size_t layer, bool gradients, bool training, Arguments arguments) const;
+
+    std::shared_ptr<Device> device_;
+    std::vector<Layer> layers_;
+    std::shared_ptr<Cache> plans_;
+};
+
+}  // namespace vkrnn

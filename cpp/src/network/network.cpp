@@ -1,0 +1,162 @@
+#include "vkrnn/network.h"
+
+#include <mutex>
+#include <utility>
+
+#include "fork_safe_mutex.h"
+#include "layer_check.h"
+#include "vkrnn/error.h"
+#include "vkrnn/strategy.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+
+const std::string kLabel = "[network]";
+constexpr std::size_t kMostPlans = 64;
+
+std::uint64_t bytes_of(const TensorShape& shape, Dtype dtype) {
+    return static_cast<std::uint64_t>(elements_of(shape)) * storage_bytes(dtype);
+}
+
+TensorInfo info_of(const Spec& spec, const TensorShape& shape) { return {std::string(name_of(spec.dtype)), shape, {}}; }
+
+// Checks a mask between layers or a gradient of an output, which has the shape of the layer's output.
+void require_like_output(const TensorInfo& given, const Spec& spec, const std::string& what) {
+    const TensorShape wanted = shape_of(spec, Output::output);
+    if (given.dtype != name_of(spec.dtype))
+        throw TypeError(kLabel + " " + what + ": expected dtype " + std::string(name_of(spec.dtype)) +
+                        " like source, got " + given.dtype);
+    if (given.shape != wanted)
+        throw ValueError(kLabel + " " + what + ": expected shape [T, N, " + (spec.D() == 2 ? "2H" : "H") +
+                         "] = " + to_text(wanted) + ", got " + to_text(given.shape));
+}
+
+}  // namespace
+
+struct Network::Cache {
+    ForkSafeMutex mutex;
+    std::map<NetworkSpec, std::shared_ptr<const NetworkPlan>> plans;
+};
+
+Network::Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
+    : device_(std::move(device)), plans_(std::make_shared<Cache>()) {
+    if (layers.empty()) throw ValueError(kLabel + " layers: expected at least one, got none");
+    const std::vector<Spec> specs = check_layers(layers, 1);
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+        Layer made{specs[l], {}};
+        for (const auto& [argument, tensor] : layers[l].weights) {
+            const std::uint64_t bytes = bytes_of(tensor.shape, tensor.dtype);
+            Weight weight{
+                {std::string(name_of(tensor.dtype)), tensor.shape, {}}, tensor.data, device_->allocate(bytes, true)};
+            device_->upload({nullptr, weight.storage}, tensor.data, bytes, {});
+            made.weights.emplace(argument, std::move(weight));
+        }
+        layers_.push_back(std::move(made));
+    }
+}
+
+void Network::refresh() {
+    for (const Layer& layer : layers_)
+        for (const auto& [argument, weight] : layer.weights)
+            device_->upload({nullptr, weight.storage}, weight.host, weight.storage->bytes(), {});
+}
+
+Spec Network::check(std::size_t layer, bool gradients, bool training, Arguments arguments) const {
+    for (const auto& [argument, weight] : layers_[layer].weights) arguments[argument] = weight.info;
+    Descriptor descriptor = layers_[layer].spec.descriptor;
+    descriptor.set(Flag::training, training);
+    descriptor.set(Flag::produce_cell, false);
+    Spec spec = check_call(descriptor, gradients, arguments, "layer " + std::to_string(layer)).spec;
+    spec.last_states = !gradients;
+    return spec;
+}
+
+NetworkSpec Network::forward_spec(const NetworkArguments& arguments) const {
+    if (arguments.layers.size() != layers_.size())
+        throw ValueError(kLabel + " expected arguments of " + std::to_string(layers_.size()) + " layers, got " +
+                         std::to_string(arguments.layers.size()));
+    NetworkSpec made;
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+        Arguments given = arguments.layers[l];
+        if (l > 0) {
+            const Spec& below = made.layers.back();
+            given[source] = info_of(below, shape_of(below, Output::output));
+            const auto lengths_given = arguments.layers[0].find(lengths);
+            if (lengths_given != arguments.layers[0].end()) given[lengths] = lengths_given->second;
+        }
+        made.layers.push_back(check(l, false, arguments.training, std::move(given)));
+    }
+    for (std::size_t l = 0; l < arguments.between.size(); ++l) {
+        const std::string what = "between[" + std::to_string(l) + "]";
+        if (arguments.between[l] && l + 1 >= layers_.size())
+            throw ValueError(kLabel + " " + what + ": expected at most " + std::to_string(layers_.size() - 1) +
+                             " masks between " + std::to_string(layers_.size()) + " layers");
+        if (arguments.between[l]) require_like_output(*arguments.between[l], made.layers[l], what);
+        made.between.push_back(arguments.between[l].has_value());
+    }
+    made.between.resize(layers_.size() - 1);
+    return made;
+}
+
+NetworkSpec Network::gradient_spec(const NetworkSpec& forward, const NetworkUpstream& upstream) const {
+    NetworkSpec made{{}, forward.between, upstream.source_gradient.has_value()};
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+        const Spec& spec = forward.layers.at(l);
+        Arguments given = upstream.layers.at(l);
+        const auto add = [&](Argument argument, const TensorShape& shape) { given[argument] = info_of(spec, shape); };
+        for (const Argument argument : {source, init_state, init_cell, mask})
+            if (spec.has(argument)) add(argument, shape_of(spec, argument));
+        if (spec.has(lengths)) given[lengths] = {"int32", {spec.N}, {}};
+        add(source_gradient, shape_of(spec, Output::output));
+        for (const Parameter& parameter : spec.cell().gradients) {
+            if (parameter.argument == z_state) add(z_state, shape_of(spec, Output::z_state));
+            if (parameter.argument == cell_output_fwd) add(cell_output_fwd, shape_of(spec, Output::cell_output));
+            if (parameter.argument == output_fwd) add(output_fwd, shape_of(spec, Output::output));
+        }
+        made.layers.push_back(check(l, true, false, std::move(given)));
+    }
+    if (upstream.source_gradient)
+        require_like_output(*upstream.source_gradient, forward.layers.back(), "source_gradient");
+    return made;
+}
+
+std::shared_ptr<const NetworkPlan> Network::plan(const NetworkSpec& spec, bool tf32) const {
+    NetworkSpec chosen = spec;
+    for (Spec& layer : chosen.layers) layer = spec_on(layer, device_->profile(), tf32);
+    {
+        const std::lock_guard lock(plans_->mutex);
+        if (const auto found = plans_->plans.find(chosen); found != plans_->plans.end()) return found->second;
+    }
+    auto made = std::make_shared<const NetworkPlan>(
+        make_network_plan(chosen, device_->profile(), [&](const Spec& layer) { return device_->plan(layer); }));
+    const std::lock_guard lock(plans_->mutex);
+    if (plans_->plans.size() >= kMostPlans) plans_->plans.clear();
+    return plans_->plans.try_emplace(std::move(chosen), std::move(made)).first->second;
+}
+
+void Network::run(const NetworkPlan& made, const std::function<InputLocation(const NetworkTensor&)>& input,
+                  const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait,
+                  const Poll& poll) const {
+    const Plan& plan = *made.plan;
+    std::uint64_t room = plan.peak_bytes();
+    std::vector<InputLocation> inputs;
+    for (std::size_t i = 0; i < made.inputs.size(); ++i) {
+        const NetworkTensor& tensor = made.inputs[i];
+        const auto& weights = layers_.at(tensor.layer).weights;
+        const auto* const argument = std::get_if<Argument>(&tensor.what);
+        const auto found = argument != nullptr ? weights.find(*argument) : weights.end();
+        inputs.push_back(found != weights.end() ? InputLocation{nullptr, found->second.storage} : input(tensor));
+        if (inputs.back().storage) room -= plan.buffers.at(plan.inputs[i].second).bytes;
+    }
+    std::vector<ResultLocation> results;
+    for (std::size_t i = 0; i < made.results.size(); ++i) {
+        results.push_back(result(made.results[i]));
+        room -= plan.buffers.at(plan.results[i]).bytes;  // the caller has allocated it
+    }
+    device_->require_room(plan, room, kLabel);
+    device_->run(made.plan, inputs, results, wait, kLabel, poll);
+}
+
+}  // namespace vkrnn

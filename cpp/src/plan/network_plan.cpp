@@ -1,0 +1,257 @@
+// Joins the plans of layers: each reads the buffers that the layer below, or in a gradient call the layer above, has
+// written.
+#include "vkrnn/network_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "between.h"
+#include "scratch.h"
+
+namespace vkrnn {
+namespace {
+
+using Links = std::map<std::size_t, std::size_t>;  // from the buffers of a part to those of the whole plan
+
+class Joining {
+public:
+    Joining(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of)
+        : spec_(spec), profile_(profile), plan_of_(plan_of), last_(spec.layers.size() - 1) {
+        plan_.spec = spec.layers.front();
+        plan_.buffers.push_back({"zeros", Role::scratch, 0});
+        plan_.steps.emplace_back(Clear{kZerosBuffer});
+    }
+
+    NetworkPlan forward() {
+        std::size_t below = kNoBuffer;
+        for (std::size_t l = 0; l <= last_; ++l) {
+            const Spec& layer = spec_.layers[l];
+            const auto part = plan_of_(layer);
+            Links links = link_inputs(*part, l);
+            if (l > 0) links[input_of(*part, Argument::source)] = below;
+            add(*part, l, links);
+            const std::vector<Output> outputs = outputs_of(layer);
+            for (std::size_t i = 0; i < outputs.size(); ++i) {
+                const std::size_t buffer = links.at(part->results[i]);
+                if (outputs[i] == Output::output) below = buffer;
+                if (outputs[i] == Output::output && l < last_ && !layer.descriptor.has(Flag::training))
+                    plan_.buffers[buffer].role = Role::scratch;
+                else
+                    add_result({l, outputs[i]}, buffer);
+            }
+            if (l < last_ && has_between(l)) below = masked(below, l);
+        }
+        return finish();
+    }
+
+    NetworkPlan gradients() {
+        std::size_t upstream = add_upstream();
+        for (std::size_t l = last_ + 1; l-- > 0;) {
+            const Spec& layer = spec_.layers[l];
+            const auto part = plan_of_(layer);
+            Links links = link_inputs(*part, l);
+            links[input_of(*part, Argument::source_gradient)] = upstream;
+            if (l > 0) {
+                const std::size_t below = input({l - 1, Output::output}, shape_bytes(l - 1));
+                links[input_of(*part, Argument::source)] = has_between(l - 1) ? masked(below, l - 1) : below;
+            }
+            add(*part, l, links);
+            std::size_t i = 0;
+            for (const Argument argument : layer.cell().gradient_order) {
+                if (!layer.has(argument)) continue;
+                const std::size_t buffer = links.at(part->results[i++]);
+                if (argument == Argument::source && l > 0) {
+                    plan_.buffers[buffer].role = Role::scratch;
+                    upstream = buffer;
+                } else {
+                    add_result({l, argument}, buffer);
+                }
+            }
+            if (l > 0 && has_between(l - 1)) upstream = masked(upstream, l - 1);
+        }
+        return finish();
+    }
+
+private:
+    [[nodiscard]] bool has_between(std::size_t layer) const {
+        return layer < spec_.between.size() && spec_.between[layer];
+    }
+    [[nodiscard]] std::uint64_t shape_bytes(std::size_t layer) const {
+        const Spec& spec = spec_.layers[layer];
+        return static_cast<std::uint64_t>(elements_of(shape_of(spec, Output::output))) * storage_bytes(spec.dtype);
+    }
+
+    static std::size_t input_of(const Plan& part, Argument argument) {
+        return std::ranges::find(part.inputs, argument, &std::pair<Argument, std::size_t>::first)->second;
+    }
+
+    // Returns the plan's buffer for an input of the call, and adds it if it is new.
+    std::size_t input(const NetworkTensor& tensor, std::uint64_t bytes) {
+        const auto [found, is_new] = inputs_.try_emplace(tensor, plan_.buffers.size());
+        if (is_new) {
+            plan_.buffers.push_back({name_of(tensor), Role::input, bytes});
+            const auto* const argument = std::get_if<Argument>(&tensor.what);
+            plan_.inputs.emplace_back(argument != nullptr ? *argument : Argument::output_fwd, found->second);
+            made_.inputs.push_back(tensor);
+        }
+        return found->second;
+    }
+
+    static std::string name_of(const NetworkTensor& tensor) {
+        const std::string layer = "layer " + std::to_string(tensor.layer) + ": ";
+        if (const auto* const argument = std::get_if<Argument>(&tensor.what))
+            return layer + std::string(vkrnn::name_of(*argument));
+        if (const auto* const output = std::get_if<Output>(&tensor.what))
+            return layer + std::string(vkrnn::name_of(*output));
+        return layer + "mask between layers";
+    }
+
+    void add_result(const NetworkTensor& tensor, std::size_t buffer) {
+        plan_.results.push_back(buffer);
+        made_.results.push_back(tensor);
+    }
+
+    // Returns links for the inputs of a layer, except those that other layers write.
+    Links link_inputs(const Plan& part, std::size_t layer) {
+        Links links;
+        for (const auto& [argument, buffer] : part.inputs) {
+            const std::uint64_t bytes = part.buffers[buffer].bytes;
+            const bool is_linked = (argument == Argument::source && layer > 0) || argument == Argument::source_gradient;
+            if (!is_linked) links[buffer] = input(tensor_of(argument, layer), bytes);
+        }
+        return links;
+    }
+
+    static NetworkTensor tensor_of(Argument argument, std::size_t layer) {
+        switch (argument) {
+            case Argument::lengths: return {0, argument};
+            case Argument::z_state: return {layer, Output::z_state};
+            case Argument::cell_output_fwd: return {layer, Output::cell_output};
+            case Argument::output_fwd: return {layer, Output::output};
+            default: return {layer, argument};
+        }
+    }
+
+    std::size_t add_upstream() {
+        if (spec_.upstream) return input({last_, Argument::source_gradient}, shape_bytes(last_));
+        plan_.buffers.push_back({"zeros in place of source_gradient", Role::scratch, shape_bytes(last_)});
+        plan_.steps.emplace_back(Clear{plan_.buffers.size() - 1});
+        return plan_.buffers.size() - 1;
+    }
+
+    // Adds the product of a layer's output, or of its gradient, with the mask above the layer. Returns its buffer.
+    std::size_t masked(std::size_t buffer, std::size_t layer) {
+        Spec spec = spec_.layers[layer];
+        spec.gradients = spec.last_states = false;
+        spec.mask_varies = {true, true, true};
+        if (spec.N == 0) return buffer;
+        const Plan part = make_between_plan(spec, profile_);
+        Links links{{input_of(part, Argument::output_fwd), buffer},
+                    {input_of(part, Argument::mask), input({layer, Between{}}, shape_bytes(layer))}};
+        add(part, layer, links);
+        const std::size_t result = links.at(part.results.front());
+        plan_.buffers[result].role = Role::scratch;
+        return result;
+    }
+
+    // Adds a part. `links` has its inputs, and gets all its other buffers.
+    void add(const Plan& part, std::size_t layer, Links& links) {
+        const bool has_zeros = !part.kernels.empty();  // those of an empty batch have no kernels
+        if (has_zeros) {
+            links[kZerosBuffer] = kZerosBuffer;
+            plan_.buffers[kZerosBuffer].bytes =
+                std::max(plan_.buffers[kZerosBuffer].bytes, part.buffers[kZerosBuffer].bytes);
+        }
+        for (std::size_t i = 0; i < part.buffers.size(); ++i) {
+            if (links.contains(i)) continue;
+            links[i] = plan_.buffers.size();
+            plan_.buffers.push_back(part.buffers[i]);
+            PlanBuffer& buffer = plan_.buffers.back();
+            buffer.name = "layer " + std::to_string(layer) + ": " + buffer.name;
+        }
+        for (std::size_t i = 0; i < part.buffers.size(); ++i) {
+            PlanBuffer& buffer = plan_.buffers[links[i]];
+            if (part.buffers[i].role == Role::constant) rebase(buffer.contents, links);
+            if (part.buffers[i].role == Role::packed) link_packed(buffer, links);
+        }
+        if (layer == 0) plan_.choice = part.choice;
+        plan_.flops += part.flops;
+        bool is_first = true;
+        for (const Step& step : part.steps) {
+            if (const auto* clear = std::get_if<Clear>(&step)) {
+                if (!has_zeros || clear->buffer != kZerosBuffer)
+                    plan_.steps.emplace_back(Clear{links.at(clear->buffer), filled(clear->fills, links)});
+                continue;
+            }
+            if (const auto* loop = std::get_if<Loop>(&step)) {
+                Loop linked = *loop;
+                for (Dispatch& dispatch : linked.body) link(dispatch, part, links);
+                plan_.steps.emplace_back(std::move(linked));
+            } else {
+                Dispatch linked = std::get<Dispatch>(step);
+                link(linked, part, links);
+                linked.after = linked.after || is_first;  // what it reads may be what another part has just written
+                plan_.steps.emplace_back(std::move(linked));
+            }
+            is_first = false;
+        }
+    }
+
+    // A packed copy is kept with its input. What another layer writes has no copies.
+    void link_packed(PlanBuffer& buffer, const Links& links) const {
+        buffer.packing.input = links.at(buffer.packing.input);
+        if (plan_.buffers[buffer.packing.input].role == Role::input) return;
+        buffer.packing = {};
+        buffer.role = Role::scratch;
+    }
+
+    [[nodiscard]] std::size_t filled(std::size_t fills, const Links& links) const {
+        if (fills == kNoBuffer) return fills;
+        const std::size_t buffer = links.at(fills);
+        return plan_.buffers[buffer].role == Role::packed ? buffer : kNoBuffer;
+    }
+
+    void link(Dispatch& dispatch, const Plan& part, const Links& links) {
+        rebase(dispatch.push, links);
+        dispatch.fills = filled(dispatch.fills, links);
+        const Kernel& kernel = part.kernels[dispatch.kernel];
+        const auto found = std::ranges::find(plan_.kernels, kernel);
+        dispatch.kernel = static_cast<std::size_t>(found - plan_.kernels.begin());
+        if (found == plan_.kernels.end()) plan_.kernels.push_back(kernel);
+    }
+
+    static void rebase(Block& block, const Links& links) {
+        for (std::uint32_t i = 0; i < block.references; ++i) {
+            const BufferReference before = reference_at(block, i);
+            const auto found = links.find(referenced_buffer(before));
+            if (found == links.end()) continue;  // refers to no buffer
+            const BufferReference after = reference_to(found->second, referenced_offset(before));
+            std::memcpy(block.bytes.data() + i * sizeof(after), &after, sizeof(after));
+        }
+    }
+
+    NetworkPlan finish() {
+        plan_.shared = shared_scratch(plan_, profile_.max_allocation);
+        made_.plan = std::make_shared<const Plan>(std::move(plan_));
+        return std::move(made_);
+    }
+
+    const NetworkSpec& spec_;
+    const Profile& profile_;
+    const PlanOf& plan_of_;
+    const std::size_t last_;
+    Plan plan_;
+    NetworkPlan made_;
+    std::map<NetworkTensor, std::size_t> inputs_;
+};
+
+}  // namespace
+
+NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of) {
+    Joining joining(spec, profile, plan_of);
+    return spec.layers.front().gradients ? joining.gradients() : joining.forward();
+}
+
+}  // namespace vkrnn

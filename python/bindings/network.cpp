@@ -1,0 +1,241 @@
+// Networks: calls of several layers. vkrnn.Network is a class in Python around this one.
+#include "vkrnn/network.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "bindings.h"
+#include "vkrnn/environment.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::python {
+namespace {
+
+const std::string kNetwork = "[network]";
+
+// The arrays of a call, by what they are: numpy.ndarray or Array.
+using Arrays = std::map<NetworkTensor, py::object>;
+
+// A forward call that has been made: its results, and what its gradient call needs.
+class NetworkForward {
+public:
+    NetworkSpec spec;
+    Arrays given, kept;
+    py::object owner, dtype;
+    bool resident = false, tf32 = false;
+
+    [[nodiscard]] py::object result(std::size_t layer, Output output) const {
+        const auto found = kept.find({layer, output});
+        return found == kept.end() ? py::none() : found->second;
+    }
+    void for_each_object(const auto& visit) {
+        visit(owner);
+        visit(dtype);
+        for (Arrays* const arrays : {&given, &kept})
+            for (auto& [tensor, array] : *arrays) visit(array);
+    }
+};
+
+py::object checked_array(const py::object& object, const std::string& name, const py::object& owner) {
+    if (py::isinstance<Array>(object)) {
+        if (!object.cast<const Array&>().owner.is(owner))
+            throw ValueError(kNetwork + " " + name + ": expected an array on the network's device, got one on " +
+                             provided("distinct_repr")(object.cast<const Array&>().owner, owner).cast<std::string>());
+        return object;
+    }
+    if (!py::isinstance<py::array>(object))
+        throw TypeError(kNetwork + " " + name + ": expected a numpy.ndarray or a vkrnn.Array, got " +
+                        type_name(object));
+    return object;
+}
+
+TensorInfo info_of_any(const py::object& object, Argument argument) {
+    if (!py::isinstance<Array>(object)) return info_of(object.cast<py::array>(), argument);
+    const auto& array = object.cast<const Array&>();
+    return {dtype_name(array.dtype), {array.shape.begin(), array.shape.end()}, {}};
+}
+
+class PythonNetwork {
+public:
+    PythonNetwork(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers) {
+        for (const auto& [cell, arrays, descriptor] : layers)
+            for (const auto& [name, array] : arrays) weights_.push_back(py::reinterpret_borrow<py::array>(array));
+        const std::vector<StreamLayer> made = read_layers(layers, plain_weights_, kNetwork + " ");
+        const Unlocked unlocked;
+        network_ = std::make_unique<Network>(device, made);
+    }
+
+    // Brings the device's weights up to date with the arrays that the layers were made from.
+    void refresh() {
+        for (std::size_t i = 0; i < weights_.size(); ++i)
+            if (plain_weights_[i].ptr() != weights_[i].ptr())  // a copy
+                py::module_::import("numpy").attr("copyto")(plain_weights_[i], weights_[i]);
+        const Unlocked unlocked;
+        network_->refresh();
+    }
+
+    // `layers` has a dict for each layer with its initial states and its mask; that of layer 0 also has the source and
+    // the lengths. `between` has the masks between layers, or None.
+    NetworkForward forward(const std::vector<py::dict>& layers, const std::vector<py::object>& between, bool training,
+                           const py::object& owner, bool tf32) const {
+        NetworkForward made;
+        made.owner = owner;
+        made.tf32 = tf32;
+        NetworkArguments arguments{{}, {}, training};
+        for (std::size_t l = 0; l < layers.size(); ++l)
+            arguments.layers.push_back(read(layers[l], l, owner, made.given));
+        for (std::size_t l = 0; l < between.size(); ++l) {
+            arguments.between.emplace_back();
+            if (between[l].is_none()) continue;
+            const py::object mask = checked_array(between[l], "between[" + std::to_string(l) + "]", owner);
+            arguments.between.back() = info_of_any(mask, Argument::mask);
+            made.given[{l, Between{}}] = mask;
+        }
+        made.spec = network_->forward_spec(arguments);
+        const py::object& source = made.given.at({0, Argument::source});
+        made.resident = py::isinstance<Array>(source);
+        made.dtype = made.resident ? source.cast<const Array&>().dtype : source.cast<py::array>().dtype();
+        made.dtype = made.dtype.attr("newbyteorder")("=");
+        const std::size_t last = network_->layers() - 1;
+        run(
+            made.spec, made, made.given,
+            [&](const NetworkTensor& tensor) {
+                const Output output = std::get<Output>(tensor.what);
+                const bool internal = output == Output::z_state || output == Output::cell_output ||
+                                      (output == Output::output && tensor.layer < last);
+                return allocate(shape_of(made.spec.layers[tensor.layer], output), made, internal || made.resident);
+            },
+            made.kept);
+        return made;
+    }
+
+    // Returns a dict of gradients for each layer. `layers` has a dict for each layer with its upstream gradients.
+    py::list gradients(const NetworkForward& forward, const py::object& source_gradient,
+                       const std::vector<py::dict>& layers) const {
+        Arrays given = forward.given;
+        given.insert(forward.kept.begin(), forward.kept.end());
+        NetworkUpstream upstream;
+        for (std::size_t l = 0; l < layers.size(); ++l)
+            upstream.layers.push_back(read(layers[l], l, forward.owner, given));
+        if (!source_gradient.is_none()) {
+            const py::object array = checked_array(source_gradient, "source_gradient", forward.owner);
+            upstream.source_gradient = info_of_any(array, Argument::source_gradient);
+            given[{network_->layers() - 1, Argument::source_gradient}] = array;
+        }
+        const NetworkSpec spec = network_->gradient_spec(forward.spec, upstream);
+        Arrays results;
+        run(
+            spec, forward, given,
+            [&](const NetworkTensor& tensor) {
+                const Spec& layer = spec.layers[tensor.layer];
+                return allocate(shape_of(layer, std::get<Argument>(tensor.what)), forward, forward.resident);
+            },
+            results);
+        py::list found;
+        for (std::size_t l = 0; l < network_->layers(); ++l) {
+            py::dict of_layer;
+            for (const Argument argument : spec.layers[l].cell().gradient_order)
+                if (const auto result = results.find({l, argument}); result != results.end())
+                    of_layer[to_python(name_of(argument))] = result->second;
+            found.append(std::move(of_layer));
+        }
+        return found;
+    }
+
+private:
+    // Reads the arguments of a layer, and adds their arrays to `given`.
+    Arguments read(const py::dict& layer, std::size_t number, const py::object& owner, Arrays& given) const {
+        Arguments found;
+        for (const auto& [key, value] : layer) {
+            const auto name = key.cast<std::string>();
+            const Argument argument = argument_named(name, kNetwork);
+            const py::object array = checked_array(py::reinterpret_borrow<py::object>(value), name, owner);
+            TensorInfo info = info_of_any(array, argument);
+            given[{number, argument}] = info.integers.empty() ? array : as_int32(info.integers);
+            found[argument] = std::move(info);
+        }
+        return found;
+    }
+
+    py::object allocate(const TensorShape& shape, const NetworkForward& forward, bool resident) const {
+        Array made{forward.owner,
+                   network_->device(),
+                   nullptr,
+                   0,
+                   forward.dtype.cast<py::dtype>(),
+                   {shape.begin(), shape.end()}};
+        return resident ? py::cast(python::allocate(std::move(made), false)) : allocate_for_host(std::move(made));
+    }
+
+    // Runs a call and stores its results.
+    void run(const NetworkSpec& spec, const NetworkForward& forward, const Arrays& given, const auto& allocated,
+             Arrays& results) const {
+        std::shared_ptr<const NetworkPlan> plan;
+        {
+            const Unlocked unlocked;
+            plan = network_->plan(spec, forward.tf32);
+        }
+        std::vector<py::array> plain_arrays;
+        std::map<NetworkTensor, InputLocation> from;
+        std::map<NetworkTensor, ResultLocation> to;
+        for (std::size_t i = 0; i < plan->inputs.size(); ++i) {
+            const auto found = given.find(plan->inputs[i]);
+            if (found == given.end()) continue;  // a weight
+            const PlanBuffer& buffer = plan->plan->buffers.at(plan->plan->inputs[i].second);
+            if (py::isinstance<Array>(found->second)) {
+                const auto& array = found->second.cast<const Array&>();
+                require_bytes(buffer, array.nbytes());
+                from[plan->inputs[i]] = {nullptr, array.storage, array.offset};
+            } else {
+                plain_arrays.push_back(plain(found->second.cast<py::array>()));
+                require_bytes(buffer, static_cast<std::uint64_t>(plain_arrays.back().nbytes()));
+                from[plan->inputs[i]] = {plain_arrays.back().data()};
+            }
+        }
+        for (std::size_t i = 0; i < plan->results.size(); ++i) {
+            const py::object array = allocated(plan->results[i]);
+            ResultLocation& location = to[plan->results[i]];
+            if (py::isinstance<Array>(array)) {
+                const auto& own = array.cast<const Array&>();
+                location = {nullptr, own.storage, own.offset};
+            } else {
+                location = {array.cast<py::array>().mutable_data()};
+            }
+            results[plan->results[i]] = array;
+        }
+        const EnvironmentCopy environment(kCallVariables);
+        const Unlocked unlocked;
+        network_->run(
+            *plan, [&](const NetworkTensor& tensor) { return from.at(tensor); },
+            [&](const NetworkTensor& tensor) { return to.at(tensor); }, !forward.resident, &interrupted);
+    }
+
+    // The caller's weights, and the same as C-contiguous arrays, which are others if they had to be copied.
+    std::vector<py::array> weights_, plain_weights_;
+    std::unique_ptr<Network> network_;
+};
+
+}  // namespace
+
+void register_network(py::module_& module) {
+    py::class_<NetworkForward>(module, "NetworkForward", collected<NetworkForward>())
+        .def(
+            "result",
+            [](const NetworkForward& forward, std::size_t layer, const std::string& name) {
+                for (std::size_t i = 0; i < kOutputs; ++i)
+                    if (name_of(static_cast<Output>(i)) == name) return forward.result(layer, static_cast<Output>(i));
+                throw ValueError(kNetwork + " expected the name of a result, got '" + name + "'");
+            },
+            py::arg("layer"), py::arg("name"));
+    py::class_<PythonNetwork>(module, "Network")
+        .def(py::init<const std::shared_ptr<Device>&, const std::vector<PythonLayer>&>(), py::arg("device"),
+             py::arg("layers"))
+        .def("forward", &PythonNetwork::forward, py::arg("layers"), py::arg("between"), py::arg("training"),
+             py::arg("owner"), py::arg("tf32"), py::call_guard<Inside>())
+        .def("gradients", &PythonNetwork::gradients, py::arg("forward"), py::arg("source_gradient"), py::arg("layers"),
+             py::call_guard<Inside>())
+        .def("refresh", &PythonNetwork::refresh, py::call_guard<Inside>());
+}
+
+}  // namespace vkrnn::python

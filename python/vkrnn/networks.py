@@ -1,0 +1,297 @@
+"""Networks: several recurrent layers in one call, forward and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from vkrnn import _core
+from vkrnn._cuda import as_operand
+from vkrnn._foreign import as_numpy_integers
+from vkrnn._given_layers import flat_layers, with_arrays
+from vkrnn._layer import Layer
+from vkrnn.arrays import Array as DeviceArray
+from vkrnn.devices import Device, DeviceLike, resolve
+from vkrnn.results import Gradients, GRUGradients, LSTMGradients
+from vkrnn.streams import Stream, stream
+
+__all__ = ["Network", "NetworkGradients", "NetworkResult", "network"]
+
+Array: TypeAlias = npt.NDArray[Any] | DeviceArray
+
+_GRADIENTS: dict[str, type[Gradients[Any]]] = {"lstm": LSTMGradients, "gru": GRUGradients}
+_PREFIX = "[network]"
+_STATES = ("init_state", "init_cell")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkResult:
+    """The results of `Network.forward`.
+
+    Attributes
+    ----------
+    output : array [T, N, D H]
+        Of the last layer.
+    last_state : tuple of array
+        The states [N, D H] of each layer after the last step of each direction and batch row. Given as `init_state`,
+        they continue the sequence.
+    last_cell : tuple of array or None
+        The same of the cell states; None for layers without one.
+    training_state : object or None
+        What `Network.gradients` needs. It can be used more than once. None if `training` was not set.
+    """
+
+    output: Any
+    last_state: tuple[Any, ...]
+    last_cell: tuple[Any, ...]
+    training_state: _core.NetworkForward | None
+
+    def __repr__(self) -> str:
+        """Return shapes, never the numbers."""
+        trained = "" if self.training_state is None else ", with its training state"
+        output = f"output {list(self.output.shape)} {self.output.dtype}"
+        return f"NetworkResult({output}, {len(self.last_state)} layers{trained})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkGradients:
+    """The results of `Network.gradients`.
+
+    Attributes
+    ----------
+    source : array [T, N, I]
+    layers : tuple of Results
+        For each layer, the gradients of its arguments by name, in the order of the function's gradients.
+    """
+
+    source: Any
+    layers: tuple[Gradients[Any], ...]
+
+    def __repr__(self) -> str:
+        """Return shapes, never the numbers."""
+        return f"NetworkGradients(source {list(self.source.shape)} {self.source.dtype}, {len(self.layers)} layers)"
+
+
+class Network:
+    """Recurrent layers, each fed by the one below, that run in one call; `network` makes one. Thread-safe.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        First to last.
+    device : Device
+    """
+
+    layers: tuple[Layer, ...]
+    device: Device
+
+    def __init__(self, layers: Sequence[Layer], device: Device, *, frozen: bool) -> None:
+        self.layers, self.device = tuple(layers), device
+        given = [
+            (
+                layer.function.__name__,
+                {name: array for name, array in layer.arguments.items() if name not in _STATES},
+                layer.descriptor,
+            )
+            for layer in layers
+        ]
+        self._core = _core.Network(device._open(_PREFIX), given)
+        self._frozen = frozen
+
+    def forward(
+        self,
+        source: Any,
+        *,
+        init_state: Sequence[Any] | None = None,
+        init_cell: Sequence[Any] | None = None,
+        mask: Sequence[Any] | None = None,
+        between: Sequence[Any] | None = None,
+        lengths: Any = None,
+        training: bool = False,
+    ) -> NetworkResult:
+        """Run all layers.
+
+        Parameters
+        ----------
+        source : array [T, N, I]
+            Input of the first layer.
+        init_state, init_cell : sequence of array [N, D H], optional
+            Initial states, an entry for each layer; None in it means zeros.
+        mask : sequence of array, optional
+            The masks of the recurrent products, an entry for each layer, as the function's argument `mask`; None in it
+            means ones.
+        between : sequence of array [T, N, D H], optional
+            ``between[l]`` multiplies the output of layer l before layer l + 1 reads it, as dropout does. It must be
+            scaled already.
+        lengths : array of integers [N], optional
+            The number of steps of each batch row.
+        training : bool, default False
+            Whether the result can be given to `gradients`.
+
+        Returns
+        -------
+        NetworkResult
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument does not fit; the message names it and the layer.
+        MemoryError, DeviceError
+            As a call of a function.
+        """
+        count = len(self.layers)
+        given: list[dict[str, Any]] = [{} for _ in range(count)]
+        given[0]["source"] = self._operand(source, "source")
+        if lengths is not None:
+            given[0]["lengths"] = as_numpy_integers(lengths, f"{_PREFIX} lengths:")
+        for number, layer in enumerate(self.layers):
+            given[number].update({name: layer.arguments[name] for name in _STATES if name in layer.arguments})
+        for name, values in (("init_state", init_state), ("init_cell", init_cell), ("mask", mask)):
+            self._take(given, name, values)
+        masks = [None if each is None else self._operand(each, "between") for each in self._each("between", between)]
+        self._refresh()
+        tf32 = self.device.rounds_products and self.device.float32 == "tf32"
+        made = self._core.forward(given, masks, bool(training), self.device, tf32)
+        results = [
+            [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
+        ]
+        output = _shown(made.result(count - 1, "output"))
+        return NetworkResult(output, tuple(results[0]), tuple(results[1]), made if training else None)
+
+    def gradients(
+        self,
+        result: NetworkResult,
+        source_gradient: Any = None,
+        *,
+        state_gradient: Sequence[Any] | None = None,
+        cell_gradient: Sequence[Any] | None = None,
+    ) -> NetworkGradients:
+        """Return the gradients with respect to the source, the weights and the initial states.
+
+        Parameters
+        ----------
+        result : NetworkResult
+            Of `forward` with ``training=True``.
+        source_gradient : array [T, N, D H], optional
+            Gradient with respect to the output; zeros if not given.
+        state_gradient, cell_gradient : sequence of array [N, D H], optional
+            Gradients with respect to `last_state` and `last_cell`, an entry for each layer; None in it means zeros.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument does not fit, or if `result` has no training state.
+        MemoryError, DeviceError
+            As a call of a function.
+        """
+        if not isinstance(result, NetworkResult):
+            raise TypeError(f"{_PREFIX} result: expected a NetworkResult, got {type(result).__name__}")
+        if result.training_state is None:
+            raise ValueError(f"{_PREFIX} result: expected one of forward with training=True, got training=False")
+        given: list[dict[str, Any]] = [{} for _ in self.layers]
+        for name, values in (("state_gradient", state_gradient), ("cell_gradient", cell_gradient)):
+            self._take(given, name, values)
+        above = None if source_gradient is None else self._operand(source_gradient, "source_gradient")
+        self._refresh()
+        found = self._core.gradients(result.training_state, above, given)
+        source = _shown(found[0]["source"])
+        layers = []
+        for layer, gradients in zip(self.layers, found, strict=True):
+            name = layer.function.__name__
+            gradients.pop("source", None)
+            kind = _GRADIENTS.get(name, Gradients)
+            reasons = {"source": "the gradient of the network's source is its attribute source"}
+            layers.append(
+                kind._of(f"{name}_gradients", tuple(gradients), map(_shown, gradients.values()), reasons)  # noqa: SLF001
+            )
+        return NetworkGradients(source, tuple(layers))
+
+    def stream(self, batch: int = 1) -> Stream:
+        """Return a `Stream` of the same layers, with copies of the weights; see `vkrnn.stream`."""
+        return stream(list(self.layers), batch=batch, device=self.device)
+
+    def __repr__(self) -> str:
+        """Show the layers and the device."""
+        shown = " -> ".join(
+            f"{each.function.__name__} {each.arguments['recurrent_weight'].shape[-1]}" for each in self.layers
+        )
+        frozen = ", frozen" if self._frozen else ""
+        return f"<vkrnn.Network: {shown}, on {self.device.name}{frozen}>"
+
+    def _each(self, name: str, values: Sequence[Any] | None) -> Sequence[Any]:
+        """Return an argument that has an entry for each layer."""
+        if values is None:
+            return ()
+        if not isinstance(values, (list, tuple)):
+            raise TypeError(
+                f"{_PREFIX} {name}: expected a list with an entry for each layer, got {type(values).__name__}"
+            )
+        most, least = len(self.layers), len(self.layers) - (name == "between")
+        if not least <= len(values) <= most:
+            raise ValueError(f"{_PREFIX} {name}: expected {least} entries, one for each layer, got {len(values)}")
+        return values
+
+    def _take(self, given: list[dict[str, Any]], name: str, values: Sequence[Any] | None) -> None:
+        for number, value in enumerate(self._each(name, values)):
+            if value is not None:
+                given[number][name] = self._operand(value, f"{name}[{number}]")
+
+    def _operand(self, value: Any, name: str) -> Any:
+        return as_operand(value, f"{_PREFIX} {name}:", self.device)
+
+    def _refresh(self) -> None:
+        """Bring the device's weights up to date with the layers' arrays."""
+        if not self._frozen:
+            self._core.refresh()
+
+
+def network(layers: Any, *, device: DeviceLike | None = None, frozen: bool = False) -> Network:
+    """Return a `Network` that runs recurrent layers, each fed by the one below, in one call.
+
+    Parameters
+    ----------
+    layers : Layer, or a sequence of layers
+        First to last; what `vkrnn.convert.from_torch`, `from_keras` and `from_onnx` return. A layer may also be a
+        tuple of the arguments of a call: ``("lstm", weights)`` or ``("lstm", weights, descriptor)``, where `weights`
+        maps names such as ``recurrent_weight`` to arrays. The network keeps references to the arrays.
+    device : Device or int or str, optional
+        As for the functions.
+    frozen : bool, default False
+        The caller's word that the weights do not change. Otherwise each call compares a hash of 128 bits over their
+        bytes, and uses their current numbers; an optimizer may write them in place.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the layers do not fit a call or each other.
+    MemoryError, DeviceError
+        As a call.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> draw = np.random.default_rng(0).standard_normal
+    >>> def layer(I, H):
+    ...     W, R = draw((8 * H, I), np.float32), draw((2, 4 * H, H), np.float32)
+    ...     return "lstm", {"input_weight": W, "recurrent_weight": R}, vkrnn.LSTMDescriptor(bidirectional=True)
+    >>> net = vkrnn.network([layer(3, 4), layer(8, 5)])
+    >>> result = net.forward(np.ones((6, 2, 3), np.float32), training=True)
+    >>> result.output.shape, [state.shape for state in result.last_state]
+    ((6, 2, 10), [(2, 8), (2, 10)])
+    >>> net.gradients(result, np.ones((6, 2, 10), np.float32)).layers[0].input_weight.shape
+    (32, 3)
+    """
+    made = [with_arrays(layer, number, None, "network") for number, layer in enumerate(flat_layers(layers, "network"))]
+    if not made:
+        raise ValueError(f"{_PREFIX} layers: expected at least one, got none")
+    return Network(made, resolve(device, _PREFIX), frozen=bool(frozen))
+
+
+def _shown(array: Any) -> Any:
+    """Return a result of the core as users see it."""
+    if isinstance(array, _core.Array) and not isinstance(array, DeviceArray):
+        return DeviceArray(array)
+    return array
