@@ -45,6 +45,56 @@ def arguments(cell: str, dtype: Any, *, options: bool, D: int = 1) -> dict[str, 
     return given
 
 
+def in_pieces(layers: Any, source: Any, streams: Any, pieces: int) -> Any:
+    """Return the output of layers on streams of their own, each a piece of the time behind the layer below."""
+    current = torch.cuda.current_stream()
+    values = [list(source.chunk(pieces)), *[[None] * pieces for _ in layers]]
+    events: Any = [[None] * pieces for _ in layers]
+    states = [None] * len(layers)
+    for stream in streams:
+        stream.wait_stream(current)
+    for diagonal in range(pieces + len(layers) - 1):
+        for number, layer in enumerate(layers):
+            piece = diagonal - number
+            if 0 <= piece < pieces:
+                with torch.cuda.stream(streams[number]):
+                    if number:
+                        streams[number].wait_event(events[number - 1][piece])
+                    values[number + 1][piece], states[number] = layer(values[number][piece], states[number])
+                    events[number][piece] = streams[number].record_event()
+    for stream in streams:
+        current.wait_stream(stream)
+    return torch.cat(values[-1])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_captured_gradients_of_layers_on_streams_of_their_own(kind: str) -> None:
+    """Autograd frees a layer's source, which was made on another stream, before the backward pass has read it."""
+    torch.manual_seed(0)
+    layers = [getattr(ours, kind)(128, 128, device="cuda", backend="vkrnn") for _ in range(2)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    source, above = torch.randn(2, 128, 32, 128, device="cuda")
+    with vkrnn.fp32_precision("ieee"):
+        wanted = torch.autograd.grad(layers[1](layers[0](source)[0])[0], parameters, above)
+    streams, side, graph = [torch.cuda.Stream() for _ in layers], torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def gradients() -> Any:
+        with vkrnn.fp32_precision("ieee"):
+            return torch.autograd.grad(in_pieces(layers, source, streams, 2), parameters, above)
+
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        gradients(), gradients()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        found = gradients()
+    graph.replay()
+    torch.cuda.synchronize()
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4 * float(other.abs().max()))
+
+
 def computed(cell: str, given: dict[str, Any], where: str, descriptor: Any, lengths: Any = None) -> dict[str, Any]:
     """Return output and gradients of a call on tensors of that device."""
     there = {name: tensor.detach().clone().to(where) for name, tensor in given.items()}

@@ -20,6 +20,7 @@ __all__ = [
     "InPlaceCall",
     "Temporary",
     "current_stream",
+    "keep_until_read",
     "may_round",
     "on_device",
     "require_device",
@@ -144,6 +145,25 @@ def current_stream(ordinal: int) -> int:
     """Return PyTorch's current stream of a device. torch.cuda.current_stream takes longer."""
     stream: int = torch._C._cuda_getCurrentRawStream(ordinal)  # noqa: SLF001
     return stream
+
+
+def keep_until_read(*tensors: Tensor | None) -> None:
+    """Keep the memory of CUDA tensors from other uses until what the current stream does next with them is done.
+
+    A backward pass reads the inputs of its forward pass, which autograd frees as soon as the pass is submitted. If an
+    input was made on another stream, PyTorch would give its memory to the next tensor there, before it has been read.
+    Parameters are left out, because their modules keep them.
+    """
+    for tensor in tensors:
+        if tensor is not None and type(tensor) is not torch.nn.Parameter:
+            ordinal = tensor.get_device()
+            tensor.record_stream(_stream(ordinal, current_stream(ordinal)))
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(ordinal: int, _address: int) -> torch.cuda.Stream:
+    """Return the current stream, whose address is given. Making the object takes longer than looking it up."""
+    return torch.cuda.current_stream(ordinal)
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

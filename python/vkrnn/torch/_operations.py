@@ -19,7 +19,7 @@ from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation
 from vkrnn.torch._autograd import ReverseModeOnly, at_lower_levels, differentiable, library, one_by_one
 from vkrnn.torch._calls import call
-from vkrnn.torch._cuda_calls import on_device
+from vkrnn.torch._cuda_calls import keep_until_read, on_device
 from vkrnn.torch._ops import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 
@@ -153,6 +153,8 @@ def _compute_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
     given = _named(locals())
+    if source.is_cuda:
+        keep_until_read(*(tensor for name, tensor in given.items() if name != "lengths"))
     how = _with(cell, options, training=False)
     D = 2 if how.bidirectional else 1
     above = source.new_zeros(*source.shape[:2], D * recurrent_weight.shape[-1]) if d_output is None else d_output

@@ -18,7 +18,7 @@ from vkrnn import _packed
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout, torch_mode
 from vkrnn._torch_tensors import to_array
 from vkrnn.torch._calls import KEYS, call
-from vkrnn.torch._cuda_calls import on_device
+from vkrnn.torch._cuda_calls import keep_until_read, on_device
 from vkrnn.torch._cuda_layers import Operands, backward_on_cuda, forward_on_cuda
 from vkrnn.torch._repeated_layer import RepeatedLayer
 from vkrnn.torch._tracing import unseen_by_dynamo
@@ -111,6 +111,8 @@ def compute_layer_backward(
     D = weight_hh.shape[0] // (GATES[name] * H)
     how = descriptor(mode, bidirectional=D == 2)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
+    if source.is_cuda:
+        keep_until_read(source, *weights, h_0, c_0, mask)
     above = z_state.new_zeros(*z_state.shape[:-1], D * H) if d_output is None else d_output
     kept = {"z_state": z_state}
     if name in ("LSTM", "GRU"):
