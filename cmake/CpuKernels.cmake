@@ -39,11 +39,10 @@ function(vkrnn_set_cpu_options target)
         endforeach()
         target_compile_definitions(${target} PRIVATE VKRNN_UNWANTED_TARGETS=${unwanted}LL)
     endif()
-    # Without optimization the kernels are too slow even for tests. With sanitizers, GCC's register allocation by loops
-    # takes as long as the rest of the compilation, so it is turned off.
-    set(optimization -O3)
-    if(VKRNN_SANITIZE)
-        set(optimization $<$<CXX_COMPILER_ID:GNU>:-fira-region=one>)
+    # Without optimization the kernels are slow, so only builds with sanitizers do without.
+    set(optimization)
+    if(NOT VKRNN_SANITIZE)
+        set(optimization -O3)
     endif()
     # The kernels fuse products and sums explicitly. If the compiler did it, too, it would do so in some copies of a
     # loop and not in others, and results would depend on how threads share the units.

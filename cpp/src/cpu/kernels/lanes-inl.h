@@ -63,15 +63,23 @@ struct Lanes {
     HWY_INLINE Lanes(double value) : low(hn::Set(Tag<T>(), static_cast<T>(value))), high(low) {}
     HWY_INLINE Lanes(Vector<T> first, Vector<T> second) : low(first), high(second) {}
 
-    friend HWY_INLINE Lanes operator+(Lanes a, Lanes b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
-    friend HWY_INLINE Lanes operator-(Lanes a, Lanes b) { return {hn::Sub(a.low, b.low), hn::Sub(a.high, b.high)}; }
-    friend HWY_INLINE Lanes operator*(Lanes a, Lanes b) { return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)}; }
-    friend HWY_INLINE Lanes operator/(Lanes a, Lanes b) { return {hn::Div(a.low, b.low), hn::Div(a.high, b.high)}; }
+    friend HWY_ATTR HWY_INLINE Lanes operator+(Lanes a, Lanes b) {
+        return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)};
+    }
+    friend HWY_ATTR HWY_INLINE Lanes operator-(Lanes a, Lanes b) {
+        return {hn::Sub(a.low, b.low), hn::Sub(a.high, b.high)};
+    }
+    friend HWY_ATTR HWY_INLINE Lanes operator*(Lanes a, Lanes b) {
+        return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)};
+    }
+    friend HWY_ATTR HWY_INLINE Lanes operator/(Lanes a, Lanes b) {
+        return {hn::Div(a.low, b.low), hn::Div(a.high, b.high)};
+    }
     HWY_INLINE Lanes& operator+=(Lanes b) { return *this = *this + b; }
 
-    friend HWY_INLINE Lanes max(Lanes a, Lanes b) { return {hn::Max(a.low, b.low), hn::Max(a.high, b.high)}; }
+    friend HWY_ATTR HWY_INLINE Lanes max(Lanes a, Lanes b) { return {hn::Max(a.low, b.low), hn::Max(a.high, b.high)}; }
     // Returns 1 in lanes where x >= edge, else 0.
-    friend HWY_INLINE Lanes step(Lanes edge, Lanes x) {
+    friend HWY_ATTR HWY_INLINE Lanes step(Lanes edge, Lanes x) {
         const auto one = hn::Set(Tag<T>(), T{1});
         return {hn::IfThenElseZero(hn::Ge(x.low, edge.low), one), hn::IfThenElseZero(hn::Ge(x.high, edge.high), one)};
     }
