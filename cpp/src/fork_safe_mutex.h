@@ -21,6 +21,7 @@ public:
     ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
 
     void lock() { mutex_.lock(); }
+    bool try_lock() { return mutex_.try_lock(); }
     void unlock() { mutex_.unlock(); }
 
 private:

@@ -3,63 +3,26 @@
 
 #include <sched.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
-#include <ctime>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "cpu/contention.h"
-#include "cpu/processor_time.h"
 #include "cpu_team.h"
+#include "fake_clock.h"
 
 namespace vkrnn::cpu {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::chrono::nanoseconds thread_time() { return processor_time(CLOCK_THREAD_CPUTIME_ID).value(); }
-
-bool contention_ends() {
-    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
-    return !contended();
-}
-
-// Forgets the time lost in earlier tests, and returns whether no contention is assumed in the end.
-bool starts_without_contention() {
-    pool_contention.begin(Contention::Clock::now());
-    return contention_ends();
-}
-
-TEST(ContendedTeam, SplitsUpIfBarriersTakeMostOfTheTime) {
-    const Threads allowed(3);
-    ASSERT_TRUE(starts_without_contention());
-    std::atomic<unsigned> parted = 0, noticed = 0;  // checked at once, because the back-off is short
-    unsigned size = 0;
-    run_on_team(3, {}, [&](Member& member) {
-        if (member.rank() == 0) size = member.size();
-        for (int round = 0; round < 50; ++round) {
-            if (member.rank() != 0) std::this_thread::sleep_for(1ms);
-            if (member.barrier(1, member.rank(), member.size(), true) == 1) {
-                ++parted;
-                if (contended()) ++noticed;
-                return;
-            }
-        }
-    });
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_EQ(parted, size) << "all members see it in the same round";
-    EXPECT_GT(noticed, 0u);
-    EXPECT_TRUE(contention_ends());
-}
 
 TEST(Contention, LastsLongerIfItRecursAndNotIfManyNoticeIt) {
     Contention contention;
@@ -131,107 +94,163 @@ TEST(Contention, IsFeltBeforeItHolds) {
     EXPECT_TRUE(contention.shows({}, {}));
 }
 
-// Four simultaneous teams wait for two of nine milliseconds each, which the call loses only once. If other software
-// uses the processors, any member may wait longer, or the first one waits for a processor. Contention is then
-// reported rightly, but only once a call has lost two fifths of its time.
-TEST(ContendedTeam, CountsTheLossOfSimultaneousTeamsOnce) {
-    using Clock = Contention::Clock;
-    using Duration = Contention::Duration;
-    const Threads allowed(8);
-    ASSERT_TRUE(starts_without_contention());
-    unsigned size = 8;
-    bool noticed = false, much_lost = false;
-    for (int call = 0; call < 10 && size == 8 && !noticed; ++call) {
-        std::array<Duration, 8> lost{};
-        Duration taken{}, without_processor{};
-        run_on_team(8, {}, [&](Member& member) {
-            if (member.rank() == 0) size = member.size();
-            if (member.size() != 8) return;
-            const auto began = Clock::now();
-            const unsigned team = member.rank() / 2, own = member.rank() % 2;
-            // Only the first member computes, so that two processors are enough.
-            const auto work_for = [&](std::chrono::milliseconds time) {
-                if (member.rank() != 0) return std::this_thread::sleep_for(time);
-                const auto from = Clock::now();
-                for (const auto end = thread_time() + time; thread_time() < end;) continue;
-                without_processor += Clock::now() - from - time;
-            };
-            const auto wait_at = [&](unsigned which, unsigned number, unsigned members) {
-                const auto come = Clock::now();
-                member.barrier(which, number, members, false);
-                lost.at(member.rank()) += Clock::now() - come;
-            };
-            work_for(own == 0 ? 1ms : 3ms);
-            wait_at(1 + team, own, 2);
-            work_for(6ms);
-            wait_at(1 + team, own, 2);
-            wait_at(0, member.rank(), 8);
-            if (member.rank() == 0) taken = Clock::now() - began;
+// The first of some members that wait for each other. The others let time pass once it waits.
+class First {
+public:
+    // Called by the first member before it comes to the barrier.
+    void comes() {
+        readings_ = 0;
+        test::FakeClock::readings = &readings_;
+        ++rounds_;
+    }
+    void leaves() { test::FakeClock::readings = nullptr; }
+    // Called by another member. Returns when the first one has begun to wait in this round, which numbers from 1.
+    void wait_for(unsigned round) const {
+        while (rounds_ < round || readings_ == 0) std::this_thread::yield();
+    }
+
+private:
+    std::atomic<unsigned> rounds_ = 0, readings_ = 0;
+};
+
+// Calls whose time the tests let pass.
+class ContendedTeam : public testing::Test {
+protected:
+    ContendedTeam() { pool_contention.end(); }
+    ~ContendedTeam() override { pool_contention.end(); }
+
+    // Runs a team, and returns how many members it had. Two members or more are not allowed under a small CPU quota.
+    static unsigned run(unsigned members, const std::function<void(Member&)>& body) {
+        std::atomic<unsigned> size = 0;
+        run_on_team(members, {}, [&](Member& member) {
+            size = member.size();
+            if (member.size() == members) body(member);
         });
-        noticed = contended();
-        much_lost = much_lost || 5 * (*std::ranges::max_element(lost) + without_processor) > 2 * taken;
+        return size;
     }
-    if (size < 8) GTEST_SKIP() << "needs 8 threads, has " << size;
-    EXPECT_TRUE(!noticed || much_lost);
-}
 
-// Lets two threads work until `noticed` returns true, for ten seconds at most. Returns how many threads there were.
-unsigned work_until(const std::function<bool()>& noticed) {
-    unsigned size = 2;
-    const auto end = Contention::Clock::now() + 10s;
-    while (size == 2 && !noticed() && Contention::Clock::now() < end) {
-        run_on_team(2, {}, [&](Member& member) {
-            if (member.rank() == 0) size = member.size();
-            for (const auto until = thread_time() + 10ms; thread_time() < until;) continue;
-        });
+    void expect_end() {
+        EXPECT_TRUE(contended());
+        clock_.pass(21ms);
+        EXPECT_FALSE(contended());
     }
-    return size;
-}
 
-// Busy processes occupy the processors: both threads may share one of two processors, and neither waits for the other.
-TEST(ContendedTeam, NoticesThatAMemberWaitsForAProcessor) {
-    const Threads allowed(2);
-    ASSERT_TRUE(starts_without_contention());
-    std::vector<pid_t> busy;
-    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i) {
-        busy.push_back(fork());
-        if (busy.back() != 0) continue;
-        for (std::atomic<unsigned> turns = 0;;) ++turns;
-    }
-    bool noticed = false;
-    const unsigned size = work_until([&] { return noticed = contended(); });
-    for (const pid_t process : busy) {
-        kill(process, SIGKILL);
-        waitpid(process, nullptr, 0);
-    }
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_TRUE(noticed);
-    EXPECT_TRUE(contention_ends());
-}
+    // Ten times this is more than the ten milliseconds that calls may lose.
+    static constexpr auto kLate = 1050us;
 
-// Which software is found to use the processors depends on what else the machine does meanwhile.
-TEST(ContendedTeam, NoticesBusyThreadsOfItsProcess) {
+    test::FakeClock clock_;
+};
+
+TEST_F(ContendedTeam, SplitsUpIfBarriersTakeMostOfTheTime) {
     const Threads allowed(3);
-    ASSERT_TRUE(starts_without_contention());
-    pool_contention.end();
-    std::atomic<bool> done = false;
-    std::vector<std::thread> busy;
-    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
-        busy.emplace_back([&] {
-            while (!done) continue;
-        });
-    bool own = false, backs_off = false;
-    const unsigned size = work_until([&] {
-        backs_off = contended();
-        own = pool_contention.own_within(1min);
-        return own || backs_off;
+    std::atomic<unsigned> parted = 0, noticed = 0, rounds = 0;
+    First first;
+    const unsigned size = run(3, [&](Member& member) {
+        for (unsigned round = 1; round <= 20; ++round) {
+            if (member.rank() == 0) {
+                rounds = round;
+                first.comes();
+            }
+            if (member.rank() == 1) {
+                first.wait_for(round);
+                clock_.pass(kLate);
+            }
+            if (member.barrier(1, member.rank(), member.size(), true) == 1) {
+                ++parted;
+                if (contended()) ++noticed;
+                break;
+            }
+        }
+        if (member.rank() == 0) first.leaves();
     });
-    done = true;
-    for (std::thread& each : busy) each.join();
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_NE(own, backs_off);
-    EXPECT_TRUE(contention_ends());
+    if (size < 3) GTEST_SKIP() << "needs 3 threads, has " << size;
+    EXPECT_EQ(parted, size) << "all members see it in the same round";
+    EXPECT_EQ(noticed, size);
+    EXPECT_EQ(rounds, 11U) << "the first after ten lost milliseconds";
+    expect_end();
+}
+
+// Four simultaneous teams wait for two of nine milliseconds each, which the call loses only once.
+TEST_F(ContendedTeam, CountsTheLossOfSimultaneousTeamsOnce) {
+    const Threads allowed(8);
+    std::array<First, 4> firsts;
+    std::barrier all(8), late(4);
+    for (unsigned call = 1; call <= 4; ++call) {
+        const unsigned size = run(8, [&](Member& member) {
+            const unsigned team = member.rank() / 2, own = member.rank() % 2;
+            if (member.rank() == 0) clock_.pass(1ms);
+            all.arrive_and_wait();
+            if (own == 0) {
+                firsts.at(team).comes();
+            } else {
+                firsts.at(team).wait_for(call);
+                late.arrive_and_wait();
+                if (member.rank() == 1) clock_.pass(2ms);
+                late.arrive_and_wait();
+            }
+            member.barrier(1 + team, own, 2, false);
+            if (own == 0) firsts.at(team).leaves();
+            all.arrive_and_wait();
+            if (member.rank() == 0) clock_.pass(6ms);
+            all.arrive_and_wait();
+            member.barrier(0, member.rank(), 8, false);
+        });
+        if (size < 8) GTEST_SKIP() << "needs 8 threads, has " << size;
+        EXPECT_FALSE(contended());
+    }
+    EXPECT_TRUE(pool_contention.felt_within(1s)) << "eight milliseconds were lost";
+}
+
+TEST_F(ContendedTeam, NoticesMembersThatAreLateBetweenKernels) {
+    const Threads allowed(2);
+    First first;
+    for (unsigned call = 1; call <= 10; ++call) {
+        EXPECT_FALSE(contended()) << call;
+        const unsigned size = run(2, [&](Member& member) {
+            if (member.rank() == 0) {
+                first.comes();
+            } else {
+                first.wait_for(call);
+                clock_.pass(kLate);
+            }
+            EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), member.size());
+            if (member.rank() == 0) first.leaves();
+        });
+        if (size == 1) GTEST_SKIP() << "needs more than one thread";
+    }
+    expect_end();
+}
+
+// Other software occupies the processors: members may share one, and do not wait for each other.
+TEST_F(ContendedTeam, NoticesThatAMemberWaitsForAProcessor) {
+    const Threads allowed(2);
+    for (int call = 0; call < 4; ++call) {
+        EXPECT_FALSE(contended()) << call;
+        const unsigned size = run(2, [&](Member& member) {
+            if (member.rank() == 0) clock_.pass(5ms, 2ms, 4ms);
+        });
+        if (size == 1) GTEST_SKIP() << "needs more than one thread";
+    }
+    expect_end();
+}
+
+TEST_F(ContendedTeam, NoticesBusyThreadsOfItsProcess) {
+    const Threads allowed(3);
+    const auto lose = [&](std::chrono::milliseconds used_by_all) {
+        unsigned size = 3;
+        for (int call = 0; call < 4 && size == 3; ++call)
+            size = run(3, [&](Member& member) {
+                if (member.rank() == 0) clock_.pass(5ms, 2ms, used_by_all);
+            });
+        return size;
+    };
+    if (const unsigned size = lose(12ms); size < 3) GTEST_SKIP() << "needs 3 threads, has " << size;
+    EXPECT_FALSE(contended());
+    EXPECT_TRUE(pool_contention.own_within(1s)) << "the process had 12 of 15 milliseconds";
     pool_contention.end();
+    lose(8ms);
+    EXPECT_FALSE(pool_contention.own_within(1s)) << "the process had 8 of 15 milliseconds";
+    expect_end();
 }
 
 int processors_of_this_thread() {
@@ -245,7 +264,7 @@ std::uint64_t slice_of_this_thread() {
     return syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0) == 0 ? attributes[3] : 0;
 }
 
-TEST(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
+TEST_F(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
     const int all = processors_of_this_thread();
     const unsigned allowed = allowed_threads();
     if (allowed == 1 || static_cast<int>(allowed) != all) GTEST_SKIP() << "needs all of several processors";
@@ -271,23 +290,6 @@ TEST(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
     pool_contention.end();
     run();
     EXPECT_EQ(counts, std::vector<int>(allowed, all));
-}
-
-TEST(ContendedTeam, NoticesMembersThatAreLateBetweenKernels) {
-    const Threads allowed(2);
-    unsigned size = 2;
-    bool noticed = false;
-    for (int call = 0; call < 100 && size == 2 && !noticed; ++call) {
-        run_on_team(2, {}, [&](Member& member) {
-            if (member.rank() == 0) size = member.size();
-            if (member.rank() == 1) std::this_thread::sleep_for(1ms);
-            EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), member.size());
-        });
-        noticed = contended();
-    }
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_TRUE(noticed);
-    EXPECT_TRUE(contention_ends());
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 #include <thread>
 
 #include "cpu/contention.h"
+#include "cpu/processor_time.h"
 #include "cpu_team.h"
+#include "polls.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
 
@@ -29,6 +31,7 @@ protected:
 #ifdef __SANITIZE_THREAD__
         GTEST_SKIP() << "ThreadSanitizer cannot follow the synchronization of an OpenMP library";
 #endif
+        setenv("OMP_WAIT_POLICY", "passive", 1);  // its threads use no processor after their work
         void* const library = dlopen(kLibrary, RTLD_LAZY);
         ASSERT_NE(library, nullptr) << "libgomp comes with GCC";
         set_threads_ = reinterpret_cast<void (*)(int)>(dlsym(library, "omp_set_num_threads"));
@@ -90,8 +93,8 @@ TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseOccupyTheProcessors) {
         openmp.enter();
         theirs = threads_of(3);
         run_on_team(3, {}, [](Member& /*member*/) {
-            const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
-            while (std::chrono::steady_clock::now() < end) continue;
+            const auto used = [] { return processor_time(CLOCK_THREAD_CPUTIME_ID).value(); };
+            for (const auto begun = used(); used() - begun < std::chrono::milliseconds(1);) continue;
         });
         OpenMP::leave();
         openmp_contention.end();  // other programs may have used the processors meanwhile
@@ -205,10 +208,11 @@ TEST_F(OnOpenMP, AChildForkedDuringACallLeavesTheRegion) {
     const OpenMP openmp(kLibrary);
     openmp.enter();
     ASSERT_EQ(threads_of(3).size(), 3u);
+    const test::PollsAlways polls;
     pid_t child = -1;
     const auto fork_once = [&] {
-        if (child == -1 && (child = fork()) == 0) alarm(20);  // ends a child that hangs
-        return child > 0;                                     // the parent has seen enough
+        if (child == -1 && (child = fork()) == 0) alarm(kHangs);
+        return child > 0;  // the parent has seen enough
     };
     int code = 1;
     try {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <span>
 
@@ -81,9 +82,11 @@ inline Arrays make_arrays(const Spec& spec) {
     return arrays;
 }
 
-// Runs a call as its device would, on this many threads. Results are in the plan's order.
+// Runs a call as its device would, on this many threads, each of whose kernels may poll. Results are in the plan's
+// order.
 template <class T>
-std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& arrays, unsigned threads = 1) {
+std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& arrays, unsigned threads = 1,
+                                 const std::function<bool()>& poll = {}) {
     spec.dtype = sizeof(T) == sizeof(double) ? Dtype::float64 : Dtype::float32;
     const Profile profile = profile_of(target);
     const Plan plan = make_plan(spec, profile);
@@ -105,7 +108,7 @@ std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& 
             work[i] = address_of(buffers[referenced_buffer(work[i])].data()) + referenced_offset(work[i]);
         const Kernel& kernel = plan.kernels[dispatch.kernel];
         const NamedKernel& named = find_kernel(target, kernel.shader);
-        run_on_team(threads, {}, [&](Member& member) {
+        run_on_team(threads, poll, [&](Member& member) {
             named.run(reinterpret_cast<const std::byte*>(work.data()), kernel.constants.data(), member);
         });
     }

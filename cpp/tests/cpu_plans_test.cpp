@@ -1,16 +1,17 @@
 // Tests plans of all cells, for every instruction set of this processor, against plain loops.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <limits>
-#include <thread>
 
+#include "cpu/contention.h"
 #include "cpu_plans.h"
-#include "scale.h"
+#include "polls.h"
 
 namespace vkrnn::cpu {
 namespace {
+
+using namespace std::chrono_literals;
 
 // Returns the allowed relative error of an activation.
 template <class T>
@@ -202,29 +203,32 @@ TEST(Threads, TheirNumberChangesNoBitOfASingleRow) {
         for (const Spec& spec : all_cells({20, 1, 40, 200})) check_same_bits<float>(target, spec);
 }
 
-// When other programs occupy the processors, barriers are slow and a team splits up in the middle of a loop.
+// When other programs occupy the processors, calls lose time at barriers, and a team splits up in the middle of a loop.
 TEST(Threads, ContentionChangesNoBit) {
-    std::atomic<bool> ended = false;
-    unsigned parted = 0;
-    std::vector<std::thread> others;
-    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
-        others.emplace_back([&] {
-            while (!ended.load(std::memory_order_relaxed)) {
-            }
-        });
-    for (const Spec& spec : all_cells({300, 1, 40, 200})) {
+    const test::PollsAlways polls_always;
+    const bool may_split = [] {
+        const Threads allowed(3);
+        return members_of(3) > 1;  // unless there is a CPU quota
+    }();
+    for (const Spec& spec : all_cells({100, 1, 40, 200})) {
         const Target& target = targets().front();
         const Arrays arrays = make_arrays(spec);
         const auto output = run_plan<float>(target, spec, arrays);
-        for (int time = 0; time < (test::full() ? 4 : 1); ++time) {
-            while (contended()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-            EXPECT_TRUE(run_plan<float>(target, spec, arrays, 3) == output) << name_of_case(spec);
-            parted += contended();
+        for (const int lost_at : {1, 2, 3, 30, 50, 70}) {
+            int polls = 0;
+            bool splits = false;
+            const auto lose = [&] {
+                if (++polls == lost_at) pool_contention.add(1s, 1s, 0s, Contention::Clock::now());
+                // A team that splits up begins to count anew.
+                splits = splits || (polls > lost_at && !pool_contention.shows({}, {}));
+                return false;
+            };
+            EXPECT_TRUE(run_plan<float>(target, spec, arrays, 3, lose) == output)
+                << name_of_case(spec) << ", poll " << lost_at;
+            EXPECT_EQ(splits, may_split) << name_of_case(spec) << ", poll " << lost_at;
+            pool_contention.end();
         }
     }
-    ended = true;
-    for (std::thread& other : others) other.join();
-    RecordProperty("parted", static_cast<int>(parted));
 }
 
 }  // namespace

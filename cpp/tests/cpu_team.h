@@ -21,6 +21,9 @@ namespace vkrnn::cpu {
 
 inline unsigned pretended_processors = 0;
 
+// Seconds after which a forked child is taken to hang, on any machine. Pass it to alarm() in the child.
+constexpr unsigned kHangs = 600;
+
 }  // namespace vkrnn::cpu
 
 // Replaces the C library's function.
@@ -47,6 +50,15 @@ public:
     Threads(const Threads&) = delete;
     Threads& operator=(const Threads&) = delete;
 };
+
+// Returns how many members a team gets.
+inline unsigned members_of(unsigned wanted) {
+    unsigned size = 0;
+    run_on_team(wanted, {}, [&](Member& member) {
+        if (member.rank() == 0) size = member.size();
+    });
+    return size;
+}
 
 // Aligned memory as in plans, whose end AddressSanitizer checks.
 template <class T>

@@ -8,27 +8,17 @@
 #include <array>
 #include <atomic>
 #include <cfenv>
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "cpu_team.h"
+#include "polls.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cpu {
 namespace {
-
-using namespace std::chrono_literals;
-
-unsigned members_of(unsigned wanted) {
-    unsigned size = 0;
-    run_on_team(wanted, {}, [&](Member& member) {
-        if (member.rank() == 0) size = member.size();
-    });
-    return size;
-}
 
 TEST(Team, HasAllAllowedMembers) {
     for (const unsigned threads : {1U, 2U, 5U, 8U}) {
@@ -88,16 +78,17 @@ TEST(Team, ACallWithinAnotherHasItsOwnScratch) {
     const auto fill = [](Member& member, std::size_t bytes, int value) {
         return static_cast<char*>(std::memset(member.scratch(0, bytes), value, bytes));
     };
-    int polls = 0;
+    const test::PollsAlways polls;
+    int polled = 0;
     const auto poll = [&] {
         for (const std::size_t bytes : {kBytes, 1000 * kBytes})
             run_on_team(1, {}, [&](Member& member) { fill(member, bytes, 2); });
-        ++polls;
+        ++polled;
         return false;
     };
     run_on_team(1, poll, [&](Member& member) {
         const char* const bytes = fill(member, kBytes, 1);
-        while (polls < 2) member.stopped();
+        while (polled < 2) member.stopped();
         EXPECT_EQ(std::string(bytes, kBytes), std::string(kBytes, 1));
     });
 }
@@ -105,13 +96,15 @@ TEST(Team, ACallWithinAnotherHasItsOwnScratch) {
 TEST(Team, PassesOnAMembersException) {
     const Threads allowed(4);
     for (unsigned thrower = 0; thrower < 4; ++thrower) {
-        for (const auto delay : {0ms, 1ms}) {
+        for (const bool last : {false, true}) {
+            std::atomic<unsigned> come = 0;
             try {
                 run_on_team(4, {}, [&](Member& member) {
                     if (member.rank() == thrower % member.size()) {
-                        std::this_thread::sleep_for(delay);
+                        while (last && come + 1 < member.size()) std::this_thread::yield();
                         throw std::runtime_error("from a member");
                     }
+                    ++come;
                     while (member.barrier(0, member.rank(), member.size(), false) != 0) {
                     }
                 });
@@ -125,21 +118,12 @@ TEST(Team, PassesOnAMembersException) {
 }
 
 TEST(Team, LateMembersOfAStoppedTeamPassItsBarriers) {
+    const test::PollsAlways polls;
     const Threads allowed(3);
     for (const bool throws : {false, true}) {
-        std::atomic<bool> stopped = false;
         const auto work = [&](Member& member) {
-            if (member.rank() == 0) {
-                if (throws) {
-                    stopped = true;
-                    throw std::runtime_error("from the first");
-                }
-                while (!member.stopped()) std::this_thread::sleep_for(1ms);
-                stopped = true;
-                return;
-            }
-            while (!stopped) std::this_thread::sleep_for(1ms);
-            std::this_thread::sleep_for(20ms);
+            if (throws && member.rank() == 0) throw std::runtime_error("from the first");
+            while (!member.stopped()) std::this_thread::yield();
             EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), 0u);
         };
         if (throws) {
@@ -154,6 +138,7 @@ TEST(Team, LateMembersOfAStoppedTeamPassItsBarriers) {
 }
 
 TEST(Team, StopsIfThePollReturnsTrue) {
+    const test::PollsAlways polls;
     for (const unsigned threads : {1U, 3U}) {
         const Threads allowed(threads);
         std::atomic<unsigned> asked = 0;
@@ -194,10 +179,11 @@ TEST(Team, RoundsAsTheCallingThread) {
 TEST(Team, AForkedChildRunsAlone) {
     const Threads allowed(3);
     if (members_of(3) == 1) GTEST_SKIP() << "needs more than one thread";
+    const test::PollsAlways polls;
     for (const bool stops : {false, true}) {
         pid_t child = -1;
         const auto fork_once = [&] {
-            if (child == -1 && (child = fork()) == 0) alarm(20);  // ends a child that hangs
+            if (child == -1 && (child = fork()) == 0) alarm(kHangs);
             return child == 0 && stops;
         };
         int code = 1;

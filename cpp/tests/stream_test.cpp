@@ -9,6 +9,7 @@
 
 #include "cpu/steps.h"
 #include "cpu_plans.h"
+#include "polls.h"
 #include "vkrnn/error.h"
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -217,14 +218,18 @@ TEST(Stream, ReportsAClosedDevice) {
               "[stream] the device is closed; open a new vkrnn.Device");
 }
 
+// Two layers of 200 units, whose blocks have enough steps for several polls.
+constexpr std::int64_t kBlockSteps = 500;
+
 TEST(Stream, AnInterruptedBlockLeavesTheState) {
+    const test::PollsAlways polls;
     const Network network(3, 200);
     Stream stream(Device::open_cpu(), network.layers, {.threads = 1});
-    const std::vector<float> input(3 * 2000, 0.5F);
-    std::vector<float> output(200 * 2000), first(200), again(200);
+    const std::vector<float> input(3 * kBlockSteps, 0.5F);
+    std::vector<float> output(200 * kBlockSteps), first(200), again(200);
     stream.step(input.data(), first.data());
     stream.reset();
-    EXPECT_THROW(stream.step(input.data(), output.data(), 2000, [] { return true; }), Interrupted);
+    EXPECT_THROW(stream.step(input.data(), output.data(), kBlockSteps, [] { return true; }), Interrupted);
     stream.step(input.data(), again.data());
     EXPECT_EQ(first, again);
 }
@@ -232,31 +237,27 @@ TEST(Stream, AnInterruptedBlockLeavesTheState) {
 // The child starts threads, which ThreadSanitizer and QEMU, under which tests for 64-bit ARM run, do not allow.
 #if !defined(__SANITIZE_THREAD__) && !defined(__aarch64__)
 TEST(Stream, AChildForkedInABlockFinishesIt) {
+    const test::PollsAlways polls;
     const cpu::Threads allowed(2);
     const Network network(3, 200);
     Stream stream(Device::open_cpu(), network.layers);
-    // Much longer than the time between two polls. AddressSanitizer makes steps more than twenty times as long.
-#ifdef __SANITIZE_ADDRESS__
-    constexpr std::int64_t kSteps = 1000;
-#else
-    constexpr std::int64_t kSteps = 10000;
-#endif
-    const std::vector<float> input(3 * kSteps, 0.5F);
-    std::vector<float> output(200 * kSteps), expected(200 * kSteps);
-    stream.step(input.data(), expected.data(), kSteps);
+    const std::vector<float> input(3 * kBlockSteps, 0.5F);
+    std::vector<float> output(200 * kBlockSteps), expected(200 * kBlockSteps);
+    stream.step(input.data(), expected.data(), kBlockSteps);
     stream.reset();
     pid_t child = -1;
     const auto fork_once = [&] {
-        if (child == -1 && (child = fork()) == 0) alarm(60);  // ends a child that hangs
+        if (child == -1 && (child = fork()) == 0) alarm(cpu::kHangs);
         return false;
     };
     bool failed = false;
     try {
-        stream.step(input.data(), output.data(), kSteps, fork_once);
+        stream.step(input.data(), output.data(), kBlockSteps, fork_once);
     } catch (...) {
         failed = true;
     }
     if (child == 0) _exit(failed || output != expected ? 1 : 0);
+    ASSERT_NE(child, -1);
     EXPECT_EQ(output, expected);
     int status = 1;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -265,17 +266,18 @@ TEST(Stream, AChildForkedInABlockFinishesIt) {
 #endif
 
 TEST(Stream, RefusesASecondThread) {
+    const test::PollsAlways polls;
     const Network network(3, 200);
     Stream stream(Device::open_cpu(), network.layers, {.threads = 1});
-    const std::vector<float> input(3 * 2000, 0.5F);
-    std::vector<float> output(200 * 2000);
+    const std::vector<float> input(3 * kBlockSteps, 0.5F);
+    std::vector<float> output(200 * kBlockSteps);
     // The poll runs inside a block.
     std::string message;
     const auto intrude = [&] {
         std::thread([&] { message = message_of<Error>([&] { stream.reset(); }); }).join();
         return true;
     };
-    EXPECT_THROW(stream.step(input.data(), output.data(), 2000, intrude), Interrupted);
+    EXPECT_THROW(stream.step(input.data(), output.data(), kBlockSteps, intrude), Interrupted);
     EXPECT_EQ(message, "[stream] another thread is using the stream; give each thread a stream of its own");
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "polls.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {
@@ -79,9 +80,10 @@ TEST_P(Call, DispatchesWithoutABarrierMayOverlap) {
 }
 
 TEST_P(Call, StopsWhenThePollReturnsTrue) {
+    const PollsAlways polls;
     int asked = 0;
     const Poll stop = [&] { return ++asked == 2; };
-    constexpr std::int64_t kSteps = 2'000'000;
+    constexpr std::int64_t kSteps = 100'000;
     EXPECT_THROW(run(*device_, fold_plan(kSteps), {}, stop), Interrupted);
     EXPECT_EQ(asked, 2);
     EXPECT_LT(device_->statistics().dispatches, static_cast<std::uint64_t>(kSteps));
@@ -89,13 +91,15 @@ TEST_P(Call, StopsWhenThePollReturnsTrue) {
 }
 
 TEST_P(Call, PassesOnThePollsExceptions) {
+    const PollsAlways polls;
     const Poll fail = []() -> bool { throw std::domain_error("from poll"); };
-    EXPECT_THROW(run(*device_, fold_plan(2'000'000), {}, fail), std::exception);
+    EXPECT_THROW(run(*device_, fold_plan(100'000), {}, fail), std::exception);
     expect_adds(*device_, 100);
 }
 
 // A poll runs signal handlers. One may use the device, but not while its thread records commands.
 TEST_P(Call, ACallWithinAnotherIsRefused) {
+    const PollsAlways polls;
     expect_adds(*device_, 100);
     std::string use, closing;
     const Poll call = [&] {
@@ -103,7 +107,7 @@ TEST_P(Call, ACallWithinAnotherIsRefused) {
         closing = message_of<DeviceError>([&] { device_->close(); });
         return true;
     };
-    EXPECT_THROW(run(*device_, fold_plan(2'000'000), {}, call), Interrupted);
+    EXPECT_THROW(run(*device_, fold_plan(100'000), {}, call), Interrupted);
     const std::string expected = "the device is busy with another call of this thread, which a signal interrupted";
     EXPECT_EQ(use, "[test] " + expected);
     EXPECT_EQ(closing, "[Device] " + expected);

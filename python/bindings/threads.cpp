@@ -19,6 +19,7 @@
 #include "bindings.h"
 #include "vkrnn/fork.h"
 #include "vkrnn/openmp.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::python {
 namespace {
@@ -32,6 +33,7 @@ std::atomic<int> inside = 0;      // objects of Inside and InsideWithoutGil, exc
 thread_local int depth = 0;       // the same in this thread
 std::set<unsigned long> stopped;  // identifies threads; does not change once `ending` is set
 std::atomic<bool> ending = false;
+std::atomic<PyObject*> own_poll = nullptr;  // see poll_for_test()
 
 bool is_to_stay() { return ending && stopped.contains(PyThread_get_thread_ident()); }
 
@@ -49,6 +51,13 @@ void stop_threads(std::set<unsigned long> threads) {
     while (inside > depth && std::chrono::steady_clock::now() - begun < kLongestEnd) {
         std::this_thread::sleep_for(1ms);
     }
+}
+
+// Lets every call run `function`, too, wherever it polls: after each piece of work and at each wait, in the thread that
+// made the call. None ends that.
+void poll_for_test(const py::object& function) {
+    poll_interval = function.is_none() ? kPollInterval : 0ns;
+    Py_XDECREF(own_poll.exchange(function.is_none() ? nullptr : py::object(function).release().ptr()));
 }
 
 }  // namespace
@@ -96,6 +105,11 @@ bool ending_without_gil() { return is_to_stay(); }
 
 bool interrupted() {
     if (is_to_stay()) return true;
+    if (own_poll != nullptr) {
+        const py::gil_scoped_acquire gil;
+        const py::object function = py::reinterpret_borrow<py::object>(own_poll.load());
+        if (function && !py::reinterpret_steal<py::object>(PyObject_CallNoArgs(function.ptr()))) return true;
+    }
 #ifdef __linux__
     if (syscall(SYS_gettid) != getpid()) return false;
 #endif
@@ -112,6 +126,7 @@ void register_threads(py::module_& module) {
                                                        py::arg("after_in_child") = release);
 #endif
     module.def("stop_threads", &stop_threads, py::arg("threads"));
+    module.def("poll_for_test", &poll_for_test, py::arg("function"));
     py::class_<OpenMP>(module, "OpenMP")
         .def(py::init<const std::string&>(), py::arg("user"))
         .def("__enter__", [](const OpenMP& self) { self.enter(); })

@@ -14,6 +14,7 @@
 
 #include "contention.h"
 #include "sleep.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::cpu {
 namespace {
@@ -25,7 +26,6 @@ using namespace std::chrono_literals;
 // takes long; callers spin while they wait for a worker.
 constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinForWorker = 20us;
-constexpr auto kPollInterval = 20ms;
 
 // The pools are never destroyed, because their threads wait in them until the process ends. The first one is created
 // when the library is loaded. If a function created it at first use, a process that was forked during that would wait
@@ -90,7 +90,7 @@ void Worker::wait(const std::function<bool()>& poll) {
     if (spin_until([&] { return done_.load(std::memory_order_acquire) == wanted; }, kSpinForWorker)) return;
     waited_for_ = 1;
     for (std::uint32_t seen = done_.load(); seen != wanted; seen = done_.load()) {
-        sleep_while(done_, seen, kPollInterval);
+        sleep_while(done_, seen, poll_interval);
         if (!poll()) break;
     }
     waited_for_ = 0;

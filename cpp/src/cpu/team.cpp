@@ -19,6 +19,7 @@
 #include "sleep.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::cpu {
 namespace {
@@ -31,8 +32,6 @@ using namespace std::chrono_literals;
 constexpr auto kSpinAtBarrier = 20us, kSpinBesideOwn = 100us;
 // Reads of the barrier's word before that, without a pause and without reading the clock.
 constexpr int kLooks = 100;
-// Time between two calls of the poll.
-constexpr auto kBetweenPolls = 20ms;
 // How long contention is remembered: calls then run on OpenMP threads, or assume that the process's own threads use the
 // processors.
 constexpr auto kFallbackPeriod = 1200ms;
@@ -91,7 +90,7 @@ public:
     void poll() {
         if (!poll_) return;
         const auto now = Clock::now();
-        if (now - polled_ < kBetweenPolls) return;
+        if (now - polled_ < poll_interval.load()) return;
         polled_ = now;
         if (stopped()) return;
         const NestedCall nested;
@@ -285,7 +284,7 @@ unsigned Member::barrier(unsigned which, unsigned own, unsigned members, bool ma
         if (!spin_until(ended, limit)) {
             barrier.sleepers_.fetch_add(1);
             while (!ended()) {
-                sleep_while(barrier.round_, round, kBetweenPolls);
+                sleep_while(barrier.round_, round, poll_interval);
                 if (rank_ == 0) team_.poll();
             }
             barrier.sleepers_.fetch_sub(1);

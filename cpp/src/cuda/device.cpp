@@ -15,6 +15,7 @@
 #include "poll.h"
 #include "seconds.h"
 #include "vkrnn/error.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::cuda {
 namespace {
@@ -229,7 +230,6 @@ void CudaDevice::give_back(const Pending& pending) {
 
 void CudaDevice::wait_for(Stream stream, const Poll& poll) {
     constexpr auto kSpin = std::chrono::microseconds(200), kPause = std::chrono::microseconds(50);
-    constexpr auto kPollInterval = std::chrono::milliseconds(20);
     Event done{};
     const Functions& cu = driver();
     check(cu.EventCreate(&done, EventFlags::untimed));
@@ -243,7 +243,7 @@ void CudaDevice::wait_for(Stream stream, const Poll& poll) {
     Result result = kNotReady;
     while ((result = cu.EventQuery(done)) == kNotReady) {
         const auto now = Clock::now();
-        if (now - asked > kPollInterval) {
+        if (now - asked >= poll_interval.load()) {
             ask(poll);
             asked = now;
         }

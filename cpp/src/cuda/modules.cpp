@@ -11,13 +11,13 @@
 #include "library_product.h"
 #include "poll.h"
 #include "vkrnn/error.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPollInterval = std::chrono::milliseconds(20);
 // NVRTC takes a second at most for a kernel. A version whose optimizer does not end on a kernel was seen.
 constexpr auto kMostTime = std::chrono::minutes(2);
 
@@ -57,7 +57,7 @@ public:
         const auto start = Clock::now();
         std::unique_lock lock(mutex_);
         while (running_ > 0 || next_ < kernels_.size()) {
-            changed_.wait_for(lock, kPollInterval);
+            changed_.wait_for(lock, poll_interval.load());
             lock.unlock();
             std::exception_ptr interrupted;
             try {

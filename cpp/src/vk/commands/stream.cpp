@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "poll.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -12,7 +13,6 @@ using namespace std::chrono_literals;
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
-constexpr std::chrono::nanoseconds kPollInterval = 20ms;
 constexpr std::uint32_t kSmallestFirstCapacity = 16;
 constexpr std::uint32_t kLargestCapacity = 8192;
 
@@ -102,7 +102,7 @@ void Stream::start(double capacity, bool paced) {
 
 void Stream::pace(const Poll& poll) {
     // If the device is faster than the recording, no wait happens that would call the poll. So it is called here.
-    if (const auto now = Clock::now(); now - polled_at_ >= kPollInterval) {
+    if (const auto now = Clock::now(); now - polled_at_ >= poll_interval.load()) {
         polled_at_ = now;
         ask(poll);
     }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "poll.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::vk {
 
@@ -32,12 +33,15 @@ Point Timeline::submit(std::span<const CommandBufferSubmitInfo> commands, const 
 }
 
 void Timeline::wait(Point point, const Poll& poll) const {
-    constexpr std::uint64_t kPollInterval = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
     if (point == 0) {
         return;
     }
     const SemaphoreWaitInfo info{.semaphoreCount = 1, .pSemaphores = &*semaphore_, .pValues = &point};
-    while (device_->handle().waitSemaphores(info, kPollInterval) == Result::eTimeout) {
+    const auto interval = static_cast<std::uint64_t>(poll_interval.load().count());
+    if (interval == 0) {
+        ask(poll);
+    }
+    while (device_->handle().waitSemaphores(info, interval) == Result::eTimeout) {
         ask(poll);
     }
     if (point >= lost_from_) {

@@ -1,7 +1,6 @@
 // A mutex that can be waited for until a poll asks to stop.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -10,6 +9,7 @@
 #include "poll.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
+#include "vkrnn/poll_interval.h"
 
 namespace vkrnn::vk {
 
@@ -41,7 +41,7 @@ public:
             throw DeviceError(prefix +
                               "the device is busy with another call of this thread, which a signal interrupted");
         }
-        while (!free_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !taken_; })) {
+        while (!free_.wait_for(lock, poll_interval.load(), [this] { return !taken_; })) {
             lock.unlock();  // the poll may take another lock
             ask(poll);
             lock.lock();
