@@ -1,5 +1,6 @@
 # make demo    run the demonstration
-# make test    run the tests, Python's and C++'s
+# make test    run the tests, C++'s and Python's
+# make stress  repeat the tests of threads, streams, signals and time beside busy loops
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
 # make xla     get XLA's headers, for JAX's programs, into build/xla
@@ -29,24 +30,37 @@ WHEEL_OPTIONS := $(ALWAYS) -C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEAD
 BUILD_OPTIONS := $(if $(wildcard $(XLA)),$(WHEEL_OPTIONS),$(ALWAYS))
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench xla wheel sdist site notebooks clean
-.PHONY: tsan need-build need-test need-ci
+.PHONY: demo test test-cpp test-python stress lint tidy format bench xla wheel sdist site notebooks clean
+.PHONY: tsan build-cpp need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m vkrnn demo $(DEMO_ARGS)
 
-test: test-cpp test-python
+# Runs both halves, even if the first fails, and says at the end how each has ended.
+test:
+	@report=; status=0; \
+	for half in test-cpp test-python; do \
+		if $(MAKE) --no-print-directory $$half; then ended=passed; else ended=FAILED; status=1; fi; \
+		report="$$report  $$half: $$ended"; \
+	done; \
+	echo; echo "make test:$$report"; exit $$status
 
 test-python: $(VENV)/.test
 	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 # Uses the folder and the CMake of the package's build, so that nothing is compiled twice: shaders and libraries are
 # made again if CMake's path changes.
-test-cpp: $(VENV)/.test need-test
+build-cpp: $(VENV)/.test need-test
 	$(BIN)/cmake --preset release
 	$(BIN)/cmake --build --preset release -j $(JOBS)
+
+test-cpp: build-cpp
 	$(BIN)/ctest --preset release -j $(JOBS)
+
+# See .ci/stress for the variables that change what is repeated, and how often.
+stress: build-cpp
+	sh .ci/stress
 
 lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check

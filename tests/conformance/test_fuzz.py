@@ -17,12 +17,11 @@ import pytest
 import vkrnn
 from drawn_calls import check, drawn
 from resident import opened
-from scale import scaled
+from scale import HANGS_AFTER, scaled
 
 CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", scaled(5000, 1500)))
 CALLS_OF_OPTIONS = int(os.environ.get("VKRNN_FUZZ_CALLS_OF_OPTIONS", "1"))
 PARTS = 20
-HANGS_AFTER = 120  # seconds
 
 
 def run(seed: int, first: int, end: int) -> Counter[str]:

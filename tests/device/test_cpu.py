@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import vkrnn
 from cases import Case, inputs
 from resident import dtype_of, is_native, opened
+from scale import HANGS_AFTER
 from vkrnn import SingleGateRNNDescriptor
 
 Array = NDArray[Any]
@@ -42,7 +43,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=HANGS_AFTER,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import polls
 from hidden import NO_CUDA
 from tests.support.fake_cuda import environment, needs_compiler, needs_nvrtc, run
 
@@ -321,19 +322,19 @@ def test_a_call_that_forks_while_it_waits(fake: dict[str, str]) -> None:
     """A signal handler may fork: the parent's call goes on, and the child's ends with an error."""
     program = (
         CALL
-        + """
-import os, signal
+        + f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(polls.__file__).parent)!r})
+from polls import polling
 children = []
 def fork(*_):
     children.append(os.fork())
-    if children[-1] == 0:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 signal.signal(signal.SIGALRM, fork)
 call()
-os.environ["FAKE_CUDA_BUSY"] = "200"
-signal.setitimer(signal.ITIMER_REAL, 0.03)
+os.environ["FAKE_CUDA_BUSY"] = "9"
 try:
-    call()
+    with polling(lambda: signal.raise_signal(signal.SIGALRM)):
+        call()
     print("done", os.waitpid(children[0], 0)[1], flush=True)
 except vkrnn.DeviceError as error:
     os._exit(0 if "fork" in str(error) else 1)

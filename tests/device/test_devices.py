@@ -15,6 +15,7 @@ import pytest
 
 import vkrnn
 from resident import is_native, opened, position, sees, shown_devices
+from scale import HANGS_AFTER
 from targets import closes_the_default
 
 SOURCE = np.ones((5, 3, 4), np.float32)
@@ -264,6 +265,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), run() == wanted)
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANGS_AFTER,
     )
     assert done.stdout == "0 True\n", done.stderr

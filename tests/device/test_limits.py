@@ -19,7 +19,7 @@ import vkrnn.reference
 from cases import GATES, Case, gradient_inputs, inputs
 from comparison import assert_close, limits
 from float32 import Program
-from scale import sample
+from scale import HANGS_AFTER, sample
 from vkrnn import GRUDescriptor, SingleGateRNNDescriptor
 
 Array = NDArray[Any]
@@ -356,7 +356,11 @@ def test_memory_limit_of_a_process(limit: str, line: str) -> None:
         print(asked, 60 * MEBIBYTE < int(free.replace(",", "")) < 140 * MEBIBYTE)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS_AFTER,
     )
     assert done.stdout == "30 MiB\n6,442,450,944 True\n", done.stderr
 

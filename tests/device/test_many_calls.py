@@ -100,11 +100,13 @@ def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
             future.result()
 
 
-def test_the_gil_is_released(current: vkrnn.Device) -> None:
-    """With automatic switching turned off, another thread runs only where the GIL is released."""
-    source = np.ones((10_000_000 if is_native(current) else 100_000, 1, 1), np.float32)
-    weight = np.full((1, 1), 0.5, np.float32)
-    vkrnn.single_gate_rnn(source[:5], weight)
+@pytest.mark.usefixtures("current")
+def test_the_gil_is_released() -> None:
+    """With automatic switching turned off, another thread runs only where the GIL is released.
+
+    It may need more than one call to get a processor.
+    """
+    source, weight = np.ones((10_000, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)
     ticks, done, ready = 0, False, threading.Event()
 
     def tick() -> None:
@@ -120,14 +122,16 @@ def test_the_gil_is_released(current: vkrnn.Device) -> None:
     try:
         thread.start()
         ready.wait()
-        before = ticks
-        vkrnn.single_gate_rnn(source, weight)
+        before, calls = ticks, 0
+        while ticks == before and calls < 10_000:
+            vkrnn.single_gate_rnn(source, weight)
+            calls += 1
         made = ticks - before
     finally:
         done = True
         sys.setswitchinterval(interval)
         thread.join()
-    assert made > 10
+    assert made > 0
 
 
 DESCRIPTORS = [

@@ -16,7 +16,7 @@ import pytest
 import vkrnn
 from hidden import NO_CUDA, vulkan_alone
 from resident import position
-from scale import sample
+from scale import HANGS_AFTER, sample
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
 COMPILER = shutil.which("cc")
@@ -40,7 +40,7 @@ def run(program: str, begin: str = BEGIN, **environment: str) -> subprocess.Comp
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANGS_AFTER,
     )
 
 
@@ -100,7 +100,7 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
         time.sleep({milliseconds} / 1000)
         pid = os.fork()
         if pid == 0:
-            signal.alarm(30)
+            signal.alarm({HANGS_AFTER})
             print(len(vkrnn.devices()), flush=True)
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -120,6 +120,7 @@ def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool) -> None:
         import signal
         sys.path.insert(0, {SUPPORT!r})
         from forked_child import end_of
+        from polls import polling
         source, parent, children = np.ones((4000, 3, 32), np.float32), os.getpid(), []
         def fork(*_):
             pid = os.fork()
@@ -129,21 +130,14 @@ def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool) -> None:
                 sys.exit(7)
         wanted = vkrnn.lstm(source, weight).output
         signal.signal(signal.SIGALRM, fork)
-        ended = 8
-        while ended == 8:
-            children.clear()
-            while not children:
-                signal.setitimer(signal.ITIMER_REAL, 0.03)
-                try:
-                    assert (vkrnn.lstm(source, weight).output == wanted).all()
-                except vkrnn.DeviceError as error:
-                    assert os.getpid() != parent
-                    assert str(error) == "[lstm] " + {INHERITED!r}, error
-                    os._exit(7)
-                if os.getpid() != parent:
-                    os._exit(8)  # the signal came between two calls
-            ended = end_of(*children)
-        print(ended)
+        with polling(lambda: signal.raise_signal(signal.SIGALRM)):
+            try:
+                assert (vkrnn.lstm(source, weight).output == wanted).all()
+            except vkrnn.DeviceError as error:
+                assert os.getpid() != parent
+                assert str(error) == "[lstm] " + {INHERITED!r}, error
+                os._exit(7)
+        print(end_of(*children))
     """
     done = run(program, VKRNN_DEVICE=str(LLVMPIPE))
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr

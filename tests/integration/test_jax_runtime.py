@@ -13,6 +13,7 @@ import pytest
 import vkrnn
 from jax_ways import both_ways, require_ffi
 from oracles import require
+from scale import HANGS_AFTER
 
 jax = require("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -101,7 +102,9 @@ def test_the_process_ends_during_calls() -> None:
         "source, weight = np.ones((200, 64, 512), np.float32), np.zeros((512, 128), np.float32);"
         "call(source[:2], weight).block_until_ready(); results = [call(source, weight + i) for i in range(5)]"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=HANGS_AFTER
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -181,7 +184,7 @@ def run_program(text: str, way: str, **environment: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANGS_AFTER,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from scale import HANGS_AFTER
+
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
@@ -66,7 +68,7 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
         subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
+    errors = [process.communicate(timeout=HANGS_AFTER)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
     wanted = trained(theirs, x)
     for rank in range(2):

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from oracles import require
+from scale import HANGS_AFTER
 
 require("torch")
 pytestmark = [
@@ -55,7 +56,7 @@ print(json.dumps({"more": more, "same bits": same_bits, "child": os.waitpid(chil
 def report() -> dict[str, object]:
     environment = os.environ | {"VKRNN_DEVICE": "cpu (", "VKRNN_NUM_THREADS": "2"}
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, timeout=120, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, timeout=HANGS_AFTER, check=True, capture_output=True, text=True)
     said: dict[str, object] = json.loads(done.stdout)
     return said
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import OPTIONAL, UPSTREAM, Case
+from scale import HANGS_AFTER
 
 __all__ = ["KINDS", "run", "shared_case"]
 
@@ -30,7 +31,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANGS_AFTER,
     )
 
 

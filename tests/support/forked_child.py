@@ -6,10 +6,12 @@ import os
 import signal
 import time
 
+from scale import HANGS_AFTER
+
 
 def end_of(child: int) -> int | str:
-    """Return the child's exit status, or "hangs" if it has none after twenty seconds."""
-    for _ in range(1000):
+    """Return the child's exit status, or "hangs" if it does."""
+    for _ in range(50 * HANGS_AFTER):
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)

@@ -9,6 +9,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 FULL = os.environ.get("VKRNN_TESTS") == "full"
+HANGS_AFTER = 600  # seconds, for a process that ends within seconds on most machines
 
 
 def scaled(full: int, short: int) -> int:
