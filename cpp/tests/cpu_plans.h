@@ -82,11 +82,11 @@ inline Arrays make_arrays(const Spec& spec) {
     return arrays;
 }
 
-// Runs a call as its device would, on this many threads, each of whose kernels may poll. Results are in the plan's
-// order.
+// Runs a call as its device would, on this many threads. Each kernel may poll: `asked` decides at which of four
+// occasions. Results are in the plan's order.
 template <class T>
 std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& arrays, unsigned threads = 1,
-                                 const std::function<bool()>& poll = {}) {
+                                 const std::function<bool()>& poll = {}, int asked = 0) {
     spec.dtype = sizeof(T) == sizeof(double) ? Dtype::float64 : Dtype::float32;
     const Profile profile = profile_of(target);
     const Plan plan = make_plan(spec, profile);
@@ -109,6 +109,7 @@ std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& 
         const Kernel& kernel = plan.kernels[dispatch.kernel];
         const NamedKernel& named = find_kernel(target, kernel.shader);
         run_on_team(threads, poll, [&](Member& member) {
+            for (int i = 0; i < asked; ++i) member.stopped();
             named.run(reinterpret_cast<const std::byte*>(work.data()), kernel.constants.data(), member);
         });
     }

@@ -214,7 +214,8 @@ TEST(Threads, ContentionChangesNoBit) {
         const Target& target = targets().front();
         const Arrays arrays = make_arrays(spec);
         const auto output = run_plan<float>(target, spec, arrays);
-        for (const int lost_at : {1, 2, 3, 30, 50, 70}) {
+        for (int part = 0; part < 12; ++part) {
+            const int lost_at = part / 4 * 20 + 1, asked = part % 4;  // after any phase of a step
             int polls = 0;
             bool splits = false;
             const auto lose = [&] {
@@ -223,9 +224,9 @@ TEST(Threads, ContentionChangesNoBit) {
                 splits = splits || (polls > lost_at && !pool_contention.shows({}, {}));
                 return false;
             };
-            EXPECT_TRUE(run_plan<float>(target, spec, arrays, 3, lose) == output)
-                << name_of_case(spec) << ", poll " << lost_at;
-            EXPECT_EQ(splits, may_split) << name_of_case(spec) << ", poll " << lost_at;
+            EXPECT_TRUE(run_plan<float>(target, spec, arrays, 3, lose, asked) == output)
+                << name_of_case(spec) << ", poll " << lost_at << ", " << asked;
+            EXPECT_EQ(splits, may_split) << name_of_case(spec) << ", poll " << lost_at << ", " << asked;
             pool_contention.end();
         }
     }

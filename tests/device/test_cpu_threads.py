@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import GATES, inputs
+from cases import GATES
 from cpu_programs import KINDS, run, shared_case
 from resident import assert_same_bits, everything, opened
 
@@ -199,23 +199,6 @@ def test_eight_threads_call_at_once(cpu: vkrnn.Device) -> None:
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(work, thread) for thread in range(8)]:
             future.result()
-
-
-@pytest.mark.parametrize("cell", GATES)
-def test_the_same_bits_under_contention(cpu: vkrnn.Device, cell: str) -> None:
-    """A team whose barriers are slow splits up in the middle of a sequence, after any phase of a step."""
-    case = shared_case(cell, "plain", (20, 1, 33, 300))
-    arrays, descriptor = inputs(case), case.descriptor(training=True)
-    function = getattr(vkrnn, cell)
-    wanted = function(**arrays, descriptor=descriptor, device=cpu)._asdict()
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        for _ in range(600):
-            assert_same_bits(function(**arrays, descriptor=descriptor, device=cpu)._asdict(), wanted)
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 INTERRUPTED = """

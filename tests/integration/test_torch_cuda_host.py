@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from typing import Any
 
 import pytest
 
 import vkrnn
+from scale import HANGS_AFTER
 from targets import require_cuda_device
 
 torch = pytest.importorskip("torch")
@@ -65,16 +68,22 @@ def test_the_host_does_not_wait_for_lengths(packed: bool) -> None:  # noqa: FBT0
     lengths = torch.tensor([9, 7, 3, 1])
     module = ours.LSTM(I, H, 2, bidirectional=True, backend="vkrnn").double().cuda()
     given, x = weights(), drawn(T, 4, I).requires_grad_()
+    returned = threading.Event()
+    waits = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: returned.wait(HANGS_AFTER) and None)
     for number in range(3):
         sequences = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
         torch.cuda.synchronize()
         if number == 2:  # the first call compiles, and the second is the first that adds to a gradient
-            torch.cuda._sleep(1_000_000_000)
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            assert ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc(stream, waits, None) == 0
         before = torch.cuda.Event()
         before.record()
         output = module(sequences)[0].data if packed else ours.lstm(x, **given, lengths=lengths).output
         output.sum().backward()
-    assert not before.query()
+    early = not before.query()
+    returned.set()
+    torch.cuda.synchronize()  # `waits` has been called
+    assert early
 
 
 @pytest.mark.parametrize("packed", [False, True])
