@@ -150,10 +150,13 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
         return {(states[argument] = side_by_side(own, D, N, width)).data()};
     };
     const std::shared_ptr<const Plan> plan = device_->plan(spec);
-    std::uint64_t room = plan->peak_bytes();
+    // The CPU reads and writes the caller's memory in place.
+    const bool on_host = device_->profile().backend == Backend::native;
+    std::vector<std::size_t> existing;
     std::vector<InputLocation> inputs;
     for (const auto& [argument, buffer] : plan->inputs) {
-        if (layer.weights.contains(argument)) room -= plan->buffers[buffer].bytes;
+        const bool stored = layer.weights.contains(argument) || (argument == source && below.storage);
+        if (on_host || stored) existing.push_back(buffer);
         switch (argument) {
             case source: inputs.push_back(below); break;
             case init_state: inputs.push_back(state_at(argument, call.hidden, hidden_width)); break;
@@ -161,8 +164,9 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
             default: inputs.push_back({nullptr, layer.weights.at(argument)});
         }
     }
-    device_->require_room(*plan, room, layer.label);
     const bool last = number + 1 == layers_.size();
+    if (on_host && last) existing.push_back(plan->results[0]);
+    device_->require_room(*plan, plan->peak_bytes(existing), layer.label);
     // After a single step, the result is the last state. It is written to the caller's memory directly.
     const bool direct = last && call.T == 1 && D == 1;
     const auto rows = static_cast<std::uint64_t>(call.T * N * D);

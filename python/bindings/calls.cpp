@@ -20,12 +20,16 @@ py::dtype native_dtype(const py::array& array) {
     return is_native(dtype) ? dtype : dtype.attr("newbyteorder")("=");
 }
 
+bool is_plain(const py::array& array) {
+    constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
+    return (array.flags() & flags) == flags && is_native(array.dtype());
+}
+
 }  // namespace
 
 // Avoids numpy.require for plain arrays, because it takes a microsecond to find that nothing is to be done.
 py::array plain(const py::array& array) {
-    constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
-    if ((array.flags() & flags) == flags && is_native(array.dtype())) return array;
+    if (is_plain(array)) return array;
     return py::module_::import("numpy").attr("require")(array, native_dtype(array), "CA");
 }
 
@@ -95,15 +99,20 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
 
-    // Refuses a call that can never fit before arrays are copied for it or allocated for its results.
-    std::uint64_t bytes = plan->peak_bytes();
+    // Refuses a call that can never fit before arrays are copied for it or allocated for its results. The CPU reads and
+    // writes NumPy's arrays in place.
+    const bool on_host = device->profile().backend == Backend::native;
+    const auto exists = [&](const py::handle& array) {
+        return py::isinstance<Array>(array) || (on_host && is_plain(py::reinterpret_borrow<py::array>(array)));
+    };
+    std::vector<std::size_t> existing;
     for (const auto& [argument, index] : plan->inputs) {
-        if (py::isinstance<Array>(array_of(checked, argument))) bytes -= plan->buffers.at(index).bytes;
+        if (exists(array_of(checked, argument))) existing.push_back(index);
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
-        if (!out[i].is_none()) bytes -= plan->buffers.at(plan->results.at(i)).bytes;
+        if (!out[i].is_none() && exists(out[i])) existing.push_back(plan->results.at(i));
     }
-    device->require_room(*plan, bytes, prefix);
+    device->require_room(*plan, plan->peak_bytes(existing), prefix);
 
     std::vector<py::array> kept;
     std::vector<InputLocation> inputs;

@@ -236,19 +236,13 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
     Device& device = target.device();
     const Spec spec = spec_on(call.spec, device.profile(), allows_tf32(attributes));
     const std::shared_ptr<const Plan> plan = device.plan(spec);
-    std::uint64_t bytes = plan->bytes();
     std::vector<InputLocation> inputs;
-    for (const auto& [argument, index] : plan->inputs) {
-        inputs.push_back(operands.at(argument));
-        bytes -= plan->buffers.at(index).bytes;
-    }
+    for (const auto& [argument, index] : plan->inputs) inputs.push_back(operands.at(argument));
     for (std::size_t i = 0; i < to.size(); ++i) {
-        const PlanBuffer& buffer = plan->buffers.at(plan->results.at(i));
         const auto elements = static_cast<std::uint64_t>(elements_of(call.results[i].shape));
-        require_bytes(buffer, elements * storage_bytes(call.spec.dtype));
-        bytes -= buffer.bytes;
+        require_bytes(plan->buffers.at(plan->results.at(i)), elements * storage_bytes(call.spec.dtype));
     }
-    device.require_room(*plan, bytes, prefix);
+    device.require_room(*plan, plan->temporary_bytes(), prefix);
     device.run(plan, inputs, to, !target.on_cuda(), prefix, &ending_without_gil);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -184,9 +185,12 @@ struct Plan {
     double flops = 0;          // of the matrix products
     std::uint64_t shared = 0;  // bytes that a call saves because buffers that are not needed together share memory
 
-    [[nodiscard]] std::uint64_t bytes() const;                                   // of all buffers
-    [[nodiscard]] std::uint64_t peak_bytes() const { return bytes() - shared; }  // of those needed at the same time
-    [[nodiscard]] std::int64_t dispatches() const;                               // with loops unrolled
+    [[nodiscard]] std::uint64_t bytes() const;  // of all buffers
+    // Returns the bytes of the buffers that are needed at the same time, without inputs and results that exist already.
+    [[nodiscard]] std::uint64_t peak_bytes(std::span<const std::size_t> existing = {}) const;
+    // Returns the same for a call whose inputs and results all exist.
+    [[nodiscard]] std::uint64_t temporary_bytes() const;
+    [[nodiscard]] std::int64_t dispatches() const;  // with loops unrolled
     bool operator==(const Plan&) const = default;
 };
 

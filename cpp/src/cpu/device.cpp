@@ -281,7 +281,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
             dispatches = attempt();
         }
     } catch (const std::bad_alloc&) {
-        throw_no_room(prefix, plan->peak_bytes());
+        throw_no_room(prefix, plan->temporary_bytes());
     }
     const double seconds = seconds_since(start);
     const std::lock_guard lock(mutex_);
@@ -299,8 +299,12 @@ std::unique_ptr<StreamSteps> CpuDevice::prepare_steps(std::span<const StreamPart
     for (const StreamPart& layer : layers) {
         Spec spec = layer.spec;
         if (is_half(spec.dtype)) spec.dtype = Dtype::float32;
-        plans.push_back(plan(spec));
-        bytes += plans.back()->bytes();
+        const Plan& made = *plans.emplace_back(plan(spec));
+        // Sources and outputs are in the caller's memory.
+        std::vector<std::size_t> existing = made.results;
+        for (const auto& [argument, buffer] : made.inputs)
+            if (argument == Argument::source) existing.push_back(buffer);
+        bytes += made.peak_bytes(existing);
     }
     require_room(*plans.front(), bytes, "[stream]");
     try {

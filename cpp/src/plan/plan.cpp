@@ -39,6 +39,18 @@ std::uint64_t Plan::bytes() const {
     return sum;
 }
 
+std::uint64_t Plan::peak_bytes(std::span<const std::size_t> existing) const {
+    std::uint64_t sum = bytes() - shared;
+    for (const std::size_t buffer : existing) sum -= buffers.at(buffer).bytes;
+    return sum;
+}
+
+std::uint64_t Plan::temporary_bytes() const {
+    std::vector<std::size_t> existing = results;
+    for (const auto& [argument, buffer] : inputs) existing.push_back(buffer);
+    return peak_bytes(existing);
+}
+
 std::int64_t Plan::dispatches() const {
     std::int64_t count = 0;
     for (const Step& step : steps) {
