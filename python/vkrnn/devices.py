@@ -241,7 +241,11 @@ class Device:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Restore the previous default device. This one stays open."""
-        _current.set(_current.get()[:-1])
+        # Blocks of generators and coroutines may end in another order, so this one may not be the innermost.
+        blocks = list(_current.get())
+        if self in blocks:  # a generator that is closed in another context has no block there
+            del blocks[-1 - blocks[::-1].index(self)]
+            _current.set(tuple(blocks))
 
     def __reduce__(self) -> NoReturn:
         """Raise a TypeError: a device can be neither copied nor pickled."""

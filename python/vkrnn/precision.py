@@ -14,6 +14,8 @@ Precision = Literal["ieee", "tf32"]
 block_precision: ContextVar[Precision | None] = ContextVar("vkrnn_fp32_precision", default=None)
 """The precision of the innermost `fp32_precision`."""
 
+_blocks: ContextVar[tuple[list[Precision], ...]] = ContextVar("vkrnn_fp32_precision_blocks", default=())
+
 
 @contextlib.contextmanager
 def fp32_precision(precision: Precision) -> Iterator[None]:
@@ -40,11 +42,17 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
     ...     vkrnn.default_device().float32
     'tf32'
     """
-    token = block_precision.set(checked_precision(precision, "[fp32_precision] precision"))
+    block = [checked_precision(precision, "[fp32_precision] precision")]
+    _set_blocks((*_blocks.get(), block))
     try:
         yield
-    finally:
-        block_precision.reset(token)
+    finally:  # perhaps before an inner block, if these are in generators
+        _set_blocks(tuple(each for each in _blocks.get() if each is not block))
+
+
+def _set_blocks(blocks: tuple[list[Precision], ...]) -> None:
+    _blocks.set(blocks)
+    block_precision.set(blocks[-1][0] if blocks else None)
 
 
 def checked_precision(precision: object, where: str) -> Precision:
