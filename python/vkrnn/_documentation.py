@@ -66,7 +66,8 @@ _PARAGRAPHS = {
         """,
     "secondary_bias": """
         secondary_bias : array, [H], bidirectional [2H], optional
-            b2, added to the recurrent product of the candidate. Used with `reset_after` only. Zeros if not given.
+            b2, added to the recurrent product of the candidate. Used with `reset_after` only: without it, a UserWarning
+            says that it has no effect. Zeros if not given.
         """,
     "lengths": """
         lengths : array or list of integers, [N], optional

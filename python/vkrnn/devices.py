@@ -7,9 +7,7 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import threading
-import warnings
 from contextvars import ContextVar
 from typing import Literal, NoReturn
 from weakref import WeakSet
@@ -17,6 +15,7 @@ from weakref import WeakSet
 from vkrnn import _core, _self_check, _tuning
 from vkrnn._generics import Self
 from vkrnn._selection import log_reports, select
+from vkrnn._warnings import warn_caller
 from vkrnn.precision import Precision, block_precision, checked_precision
 
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
@@ -353,11 +352,8 @@ def _tell_of_skipped(device: Device) -> None:
     gpus = [f"{name} ({reason})" for name, kind, reason in _core.skipped_devices(complete=False) if kind != "cpu"]
     log_reports()
     if gpus:
-        depth = 1  # of the caller outside of the package
-        while sys._getframe(depth).f_globals.get("__name__", "").startswith("vkrnn."):  # noqa: SLF001
-            depth += 1
         message = f"no GPU can be used, calls run on {device.name}; skipped: {'; '.join(gpus)}"
-        warnings.warn(message, RuntimeWarning, stacklevel=depth + 1)
+        warn_caller(message, RuntimeWarning)
 
 
 def _after_fork() -> None:

@@ -6,6 +6,7 @@ from vkrnn._calls import run
 from vkrnn._documentation import documented
 from vkrnn._generics import A
 from vkrnn._typing import Integers, Out, Tensor
+from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients
@@ -278,4 +279,5 @@ def gru_gradients(
     >>> gru_gradients(source, weight, np.ones_like(h), z, h).recurrent_weight.shape
     (6, 2)
     """
+    warn_of_unused_bias("[gru_gradients]", secondary_bias, descriptor)
     return run(GRUGradients, "gru_gradients", locals())

@@ -10,8 +10,8 @@ PyObjC's selectors take every argument by position::
 
 Both return a list, as MPSGraph does. Pass ``None`` for nil where the method allows nil. As in Swift, labels are required
 and only ``name`` may be left out; ``device`` may be added. Unlike in Swift, labels may be in any order. Arguments,
-results and errors are those of the functions of `vkrnn`. A descriptor is one of `vkrnn`, or one of the three here, whose
-properties can be set as in MPSGraph.
+results and errors are those of the functions of `vkrnn`, but none warns of a secondary bias without reset_after. A
+descriptor is one of `vkrnn`, or one of the three here, whose properties can be set as in MPSGraph.
 
 >>> import numpy as np
 >>> from vkrnn import mpsgraph

@@ -6,6 +6,7 @@ from vkrnn._calls import run
 from vkrnn._documentation import documented
 from vkrnn._generics import A
 from vkrnn._typing import Integers, Out, Tensor
+from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import LSTMOutputs, Outputs
@@ -232,4 +233,5 @@ def gru(
     >>> gru(source, weight, descriptor=vkrnn.GRUDescriptor(training=True))
     Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
     """
+    warn_of_unused_bias("[gru]", secondary_bias, descriptor)
     return run(Outputs, "gru", locals())

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from vkrnn import _core, descriptors
 from vkrnn._calls import BoundCall
 from vkrnn._documentation import with_paragraphs
+from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
@@ -157,6 +158,7 @@ def gru(
 
     {raises}
     """
+    warn_of_unused_bias("[vkrnn.jax.gru]", secondary_bias, descriptor)
     return _traced(Outputs, "gru", locals())
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vkrnn._calls import REASONS
 from vkrnn._documentation import with_paragraphs
+from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results
 from vkrnn.torch._operations import ARGUMENTS, CELLS, OUTPUTS, operation, options_of
@@ -153,6 +154,8 @@ def gru(
 
     {raises}
     """
+    if not torch.compiler.is_dynamo_compiling():  # which cannot trace warnings
+        warn_of_unused_bias("[vkrnn.torch.gru]", secondary_bias, descriptor)
     return _differentiable(
         Outputs,
         "gru",
