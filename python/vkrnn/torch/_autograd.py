@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+from vkrnn._torch_layout import descriptor
 from vkrnn.torch._ops import compute_layer, compute_layer_backward, layer, layer_backward
 from vkrnn.torch._repeated_layer import RepeatedLayer
 from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
@@ -23,15 +24,21 @@ __all__ = [
     "apply_layer",
     "apply_repeated_layer",
     "at_lower_levels",
+    "connected",
     "differentiable",
     "library",
     "one_by_one",
+    "saved_bias",
 ]
 
 _NOTHING = torch.empty(0, device="cpu")
 _GRADIENTS_OF_GRADIENTS = (
     "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
     "which vkrnn.torch.revert(model) puts back"
+)
+_CHANGED = (
+    "[vkrnn.torch] a GRU's output and a bias were both changed in place before the backward pass, which computes the "
+    "output again; change a copy of one of them"
 )
 _FORWARD_MODE = (
     "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
@@ -115,8 +122,14 @@ def _gradients(
     """Return the gradients with respect to the source, the weights and the initial states of a layer."""
     if not ctx.trained:
         raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-    *tensors, z_state, states = ctx.saved_tensors
+    source, weight_ih, weight_hh, inside, *rest, z_state, states = ctx.saved_tensors
+    bias_ih, bias_hh = ctx.biases
+    if inside is not None:
+        bias_hh = connected(inside, bias_hh)
+    tensors = [source, weight_ih, weight_hh, bias_ih, bias_hh, *rest]
     if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
+        if _versions(bias_ih, None if inside is not None else bias_hh) != ctx.bias_versions:
+            raise RuntimeError(_CHANGED)
         with torch.no_grad():  # the caller has changed the output in place
             states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
     if not ctx.mode.startswith("LSTM"):
@@ -139,16 +152,39 @@ def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
 
 def _saved(ctx: Any, inputs: Sequence[Any], outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     """Save what the gradients of a layer need. Return the outputs."""
-    *tensors, mode, training = inputs
+    source, weight_ih, weight_hh, bias_ih, bias_hh, *rest, mode, training = inputs
     output, _, _, z_state, cells = outputs
     ctx.mode, ctx.trained, ctx.version = mode, training, None
+    ctx.biases = bias_ih, bias_hh  # may be changed, because their numbers are not read except for `inside`
+    inside = None
     states = z_state if not mode.startswith("LSTM") else cells
     if mode.startswith("GRU"):
         states, ctx.version, ctx.counter = _saved_output(output)
-    ctx.save_for_backward(*tensors, z_state, states)
+        if bias_hh is not None and descriptor(mode, bidirectional=False).reset_after:
+            inside = saved_bias(bias_hh)
+        if ctx.version is not None:  # the output may be computed again
+            ctx.bias_versions = _versions(bias_ih, None if inside is not None else bias_hh)
+    ctx.save_for_backward(source, weight_ih, weight_hh, inside, *rest, z_state, states)
     ctx.mark_non_differentiable(*(each for each in (z_state, cells) if each is not None))
     ctx.set_materialize_grads(False)  # saves zeros as large as the gates
     return outputs
+
+
+def saved_bias(bias: Tensor) -> Tensor:
+    """Return what to save of a bias that the gradients read: a copy on the CPU, where callers may change PyTorch's."""
+    return bias.clone() if bias.is_cpu and is_plain((bias,)) else bias
+
+
+def connected(saved: Tensor, given: Tensor) -> Tensor:
+    """Return the numbers that were saved of an argument, in a graph that leads to the argument if one is recorded."""
+    if saved is given or not (torch.is_grad_enabled() and given.requires_grad):
+        return saved
+    return torch.where(torch.ones_like(saved, dtype=torch.bool), saved, given)
+
+
+def _versions(*tensors: Tensor | None) -> list[int]:
+    """Return how often tensors were changed in place. Inference tensors do not count it."""
+    return [each._version for each in tensors if each is not None and not each.is_inference()]  # noqa: SLF001
 
 
 def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:

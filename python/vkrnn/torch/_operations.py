@@ -17,7 +17,15 @@ from vkrnn import _core, descriptors
 from vkrnn._last_cells import last_cells
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation
-from vkrnn.torch._autograd import ReverseModeOnly, at_lower_levels, differentiable, library, one_by_one
+from vkrnn.torch._autograd import (
+    ReverseModeOnly,
+    at_lower_levels,
+    connected,
+    differentiable,
+    library,
+    one_by_one,
+    saved_bias,
+)
 from vkrnn.torch._calls import call
 from vkrnn.torch._cuda_calls import keep_until_read, on_device
 from vkrnn.torch._ops import register
@@ -220,7 +228,13 @@ class _Operation(ReverseModeOnly):
             result if ctx.trained and name in CELLS[ctx.cell].kept else None
             for name, result in zip(OUTPUTS, outputs, strict=True)
         ]
-        ctx.save_for_backward(*kept, *tensors)
+        given = dict(zip(ARGUMENTS, tensors, strict=True))
+        # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
+        # reset_after.
+        ctx.biases = {name: given[name] for name in ("bias", "secondary_bias")}
+        read = getattr(_with(ctx.cell, ctx.options, training=False), "reset_after", False)
+        inside = saved_bias(given["secondary_bias"]) if read and given["secondary_bias"] is not None else None
+        ctx.save_for_backward(*kept, *(given | {"bias": None, "secondary_bias": inside}).values())
         ctx.mark_non_differentiable(outputs[2])
         ctx.set_materialize_grads(False)  # saves zeros as large as the gates
         return outputs
@@ -233,15 +247,21 @@ class _Operation(ReverseModeOnly):
             raise RuntimeError(
                 f"[vkrnn.torch.{ctx.cell}] gradients need a forward call with training=True, got training=False"
             )
-        output, cells, z_state, *tensors = ctx.saved_tensors
+        output, cells, z_state, *saved = ctx.saved_tensors
+        given = dict(zip(ARGUMENTS, saved, strict=True))
+        inside = given["secondary_bias"]
+        given |= ctx.biases
+        if inside is not None:
+            given["secondary_bias"] = connected(inside, given["secondary_bias"])
+        tensors = list(given.values())
         if cells is None:
             d_cells = None  # that of an empty tensor
         found = _backward(d_output, d_cells, output, cells, z_state, *tensors, ctx.cell, ctx.options)
-        given = (
+        gradients = (
             None if tensor is None else gradient
             for tensor, gradient in zip(tensors[: len(_DIFFERENTIABLE)], found, strict=True)
         )
-        return *given, None, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 class _OperationBackward(ReverseModeOnly):
