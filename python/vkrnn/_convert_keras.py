@@ -31,10 +31,10 @@ _SHARED = ("units", "use_bias", "reset_after", "recurrent_dropout")
 def from_keras(layer: Any) -> Layer:
     """Convert a Keras 3 ``LSTM``, ``GRU`` or ``SimpleRNN``, or a ``Bidirectional`` of one, with copies of its weights.
 
-    The source is [T, N, I], where Keras has [N, T, I]. The layer returns the whole sequence; ``return_sequences`` and
-    ``return_state`` are ignored. With ``go_backwards``, results are in the order in which they were computed, as in
-    Keras. Options that act in training only are ignored (dropout, regularizers, constraints), and so are options that
-    do not change results (``unroll``, ``implementation``, ``use_cudnn``, ``seed``). The layer keeps
+    The source and the results have the batch axis first, as in Keras. The layer returns the whole sequence;
+    ``return_sequences`` and ``return_state`` are ignored. With ``go_backwards``, results are in the order in which they
+    were computed, as in Keras. Options that act in training only are ignored (dropout, regularizers, constraints), and
+    so are options that do not change results (``unroll``, ``implementation``, ``use_cudnn``, ``seed``). The layer keeps
     ``recurrent_dropout`` for `to_torch`.
 
     Parameters
@@ -85,7 +85,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
     activation = activations["activation"]
     if kind == "SimpleRNN":
         descriptor: Any = SingleGateRNNDescriptor(reverse=layer.go_backwards, activation=activation, **hard_sigmoid)
-        return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor, dropout)
+        return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor, dropout, batch_first=True)
     gate = activations["recurrent_activation"]
     if kind == "LSTM":
         descriptor = LSTMDescriptor(
@@ -97,7 +97,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
             activation=activation,
             **hard_sigmoid,
         )
-        return Layer(operations.lstm, arguments | _bias(bias), descriptor, dropout)
+        return Layer(operations.lstm, arguments | _bias(bias), descriptor, dropout, batch_first=True)
     descriptor = GRUDescriptor(
         reverse=layer.go_backwards,
         reset_after=cell.reset_after,
@@ -112,7 +112,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
         arguments["secondary_bias"] = inside[2 * H :].copy()
     else:
         arguments |= _bias(bias)
-    return Layer(operations.gru, arguments, descriptor, dropout)
+    return Layer(operations.gru, arguments, descriptor, dropout, batch_first=True)
 
 
 def _cell_of(keras: Any, layer: Any) -> tuple[str, Any]:

@@ -39,7 +39,7 @@ _SUFFIXES = ("", "_reverse")
 def from_torch(module: Any) -> list[Layer]:
     """Return the layers of a ``torch.nn.LSTM``, ``GRU`` or ``RNN``, first to last, with copies of its weights.
 
-    The output of a layer is the source of the next one. Sources are [T, N, I], even if the module is ``batch_first``.
+    The output of a layer is the source of the next one. Layers of a ``batch_first`` module take sources [N, T, I].
     Dropout between layers is left to you. Options of vkrnn's modules are those of the layers.
 
     Parameters
@@ -87,7 +87,8 @@ def from_torch(module: Any) -> list[Layer]:
         bias_ih, bias_hh = (weight(name, number) if module.bias else None for name in _BIASES)
         peephole = weight("peephole", number) if ours and module.peephole else None
         arguments = from_torch_layout((weight_ih, weight_hh, bias_ih, bias_hh, peephole), how)
-        layers.append(Layer(FORWARD[module.mode], arguments, how, module.recurrent_dropout if ours else 0.0))
+        dropout = module.recurrent_dropout if ours else 0.0
+        layers.append(Layer(FORWARD[module.mode], arguments, how, dropout, bool(module.batch_first)))
     return layers
 
 
@@ -135,6 +136,7 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
         recurrent.shape[-1],
         len(every),
         bias=any(bias in layer.arguments for layer in every for bias in ("bias", "secondary_bias")),
+        batch_first=first.batch_first,
         bidirectional=D == 2,
         dtype=getattr(torch, recurrent.dtype.name),
         **options,
@@ -178,14 +180,14 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
             f"{where} expected {first.function.__name__} with {first.descriptor!r}, as layer 0, got "
             f"{layer.function.__name__} with {layer.descriptor!r}"
         )
-    if layer.recurrent_dropout != first.recurrent_dropout:
+    for option in ("recurrent_dropout", "batch_first"):
+        wanted, got = getattr(first, option), getattr(layer, option)
+        if got != wanted:
+            raise ValueError(f"{where} {option}: expected {wanted}, as layer 0, got {got}")
+    recurrent, like = given["recurrent_weight"], first.arguments["recurrent_weight"]
+    if (recurrent.shape, recurrent.dtype) != (like.shape, like.dtype):
         raise ValueError(
-            f"{where} recurrent_dropout: expected {first.recurrent_dropout}, as layer 0, got {layer.recurrent_dropout}"
-        )
-    recurrent, wanted = given["recurrent_weight"], first.arguments["recurrent_weight"]
-    if (recurrent.shape, recurrent.dtype) != (wanted.shape, wanted.dtype):
-        raise ValueError(
-            f"{where} recurrent_weight: expected {list(wanted.shape)} {wanted.dtype}, as layer 0, got "
+            f"{where} recurrent_weight: expected {list(like.shape)} {like.dtype}, as layer 0, got "
             f"{list(recurrent.shape)} {recurrent.dtype}"
         )
     columns, width = given["input_weight"].shape[-1], D * recurrent.shape[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,4 +64,4 @@ def with_arrays(layer: Layer, number: int, dtype: npt.DTypeLike | None, user: st
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{where} expected a numpy.ndarray, got {type(value).__name__}")
         arguments[name] = array if dtype is None else array.astype(dtype)
-    return Layer(layer.function, arguments, layer.descriptor)
+    return replace(layer, arguments=arguments)

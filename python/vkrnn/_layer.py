@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from vkrnn._cuda import as_operand
+from vkrnn.arrays import Array, asarray
 from vkrnn.results import Outputs
 
 __all__ = ["Layer"]
@@ -26,6 +29,9 @@ class Layer:
     descriptor : LSTMDescriptor or GRUDescriptor or SingleGateRNNDescriptor
     recurrent_dropout : float, default 0.0
         Probability of zeroing a unit of the state in training, for `to_torch`. A call of the layer drops nothing.
+    batch_first : bool, default False
+        Whether sequences have the batch axis first, as those of the module that the layer was converted from: the
+        source [N, T, I], a mask [N, T, H], and the results, which are then views. `function` itself has time first.
 
     Examples
     --------
@@ -40,13 +46,44 @@ class Layer:
     arguments: dict[str, npt.NDArray[Any]]
     descriptor: Any
     recurrent_dropout: float = 0.0
+    batch_first: bool = False
 
     def __call__(self, source: Any, **more: Any) -> Outputs[Any]:
-        """Call the function. `more` adds arguments or replaces the layer's own."""
-        return self.function(source, **{**self.arguments, "descriptor": self.descriptor, **more})
+        """Call the function. `more` adds arguments or replaces the layer's own.
+
+        Raises
+        ------
+        NotImplementedError
+            If there is an ``out``, and the layer has the batch axis first.
+        """
+        given = {**self.arguments, "descriptor": self.descriptor, **more}
+        if not self.batch_first:
+            return self.function(source, **given)
+        where = f"[{self.function.__name__}]"
+        if given.get("out") is not None:
+            raise NotImplementedError(f"{where} out: expected None, because the layer has batch_first, got arrays")
+        if given.get("mask") is not None:
+            given["mask"] = _swapped(given["mask"], f"{where} mask:")
+        found = self.function(_swapped(source, f"{where} source:"), **given)
+        kind, (function, names, arrays, reasons) = found.__reduce__()
+        return kind(function, names, [_swapped(array, where) for array in arrays], reasons)
 
     def __repr__(self) -> str:
         """Return names, shapes and the descriptor."""
         shapes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in self.arguments.items())
         dropout = f"; recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
-        return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r}{dropout})"
+        batch = "; batch_first=True" if self.batch_first else ""
+        return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r}{dropout}{batch})"
+
+
+def _swapped(value: Any, where: str) -> Any:
+    """Return an array with its first two axes swapped, a `vkrnn.Array` through the host's memory.
+
+    One with another number of axes is returned as it is. Calls refuse it.
+    """
+    array = as_operand(value, where)
+    if getattr(array, "ndim", 0) != 3:
+        return array
+    if isinstance(array, Array):
+        return asarray(np.ascontiguousarray(array.numpy().swapaxes(0, 1)), device=array.device)
+    return array.swapaxes(0, 1)

@@ -185,8 +185,9 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
     -------
     Layer
         Its arguments are ``recurrent_weight``, ``input_weight``, and where the node has them ``bias``,
-        ``secondary_bias``, ``peephole``, ``init_state``, ``init_cell``. The source and the results of the call are
-        [T, N, ...] in the time order of `vkrnn`; `vkrnn.onnx.run_node` takes and returns what ONNX does.
+        ``secondary_bias``, ``peephole``, ``init_state``, ``init_cell``. The source and the results of the layer are
+        [T, N, ...], or [N, T, ...] with the node's ``layout`` 1, in the time order of `vkrnn`; `vkrnn.onnx.run_node`
+        takes and returns what ONNX does.
 
     Raises
     ------
@@ -216,7 +217,7 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
     [part] = read.parts
     states = {"initial_h": "init_state", "initial_c": "init_cell"}
     given_states = {argument: read.state(inputs[key], key) for key, argument in states.items() if key in inputs}
-    return Layer(OPERATIONS[op], {**part.arguments, **given_states}, part.descriptor)
+    return Layer(OPERATIONS[op], {**part.arguments, **given_states}, part.descriptor, batch_first=read.batch_first)
 
 
 def _arrays(initializers: Iterable[Any]) -> dict[str, Array]:

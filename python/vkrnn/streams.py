@@ -13,6 +13,7 @@ import numpy.typing as npt
 from vkrnn import _core
 from vkrnn._given_layers import flat_layers, with_arrays
 from vkrnn._layer import Layer
+from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.devices import Device, DeviceLike, resolve
 
 __all__ = ["Stream", "stream"]
@@ -42,6 +43,7 @@ class Stream(_core.Stream):
 
     _device: Device
     _sizes: list[tuple[str, int]]
+    _options = ""  # as `__repr__` shows them
 
     def __init__(self) -> None:
         raise TypeError("[stream] a Stream has no constructor; call vkrnn.stream")
@@ -59,6 +61,8 @@ class Stream(_core.Stream):
             for layer in layers
         ]
         _core.Stream.__init__(self, device._open("[stream]"), given, batch, threads)
+        for number, (name, weights, descriptor) in enumerate(given):
+            warn_of_unused_bias(f"[{name} 'layer {number}']", weights.get("secondary_bias"), descriptor)
         self._device = device
         self._sizes = [(layer.function.__name__, layer.arguments["recurrent_weight"].shape[-1]) for layer in layers]
         if any(name in layer.arguments for layer in layers for name in _STATES):
@@ -128,8 +132,30 @@ class Stream(_core.Stream):
         layers = " -> ".join(f"{name} {size}" for name, size in self._sizes)
         how = "" if self._device.backend == "native" else " by ordinary calls; the CPU runs steps faster"
         return (
-            f"<vkrnn.Stream: {self.inputs} -> {layers}, batch {self.batch}, {self.dtype}, on {self._device.name}{how}>"
+            f"<vkrnn.Stream: {self.inputs} -> {layers}, batch {self.batch}{self._options}, {self.dtype}, on "
+            f"{self._device.name}{how}>"
         )
+
+
+class _BatchFirstStream(Stream):
+    """A stream whose first layer has ``batch_first``."""
+
+    _options = ", batch_first"
+
+    def step(self, x: Any, out: Any = None) -> Array:
+        """Run one step, x [N, I] -> [N, H], or a block of them, [N, T, I] -> [N, T, H]."""
+        x = as_numpy(x, "[stream] x:")
+        if getattr(x, "ndim", 0) != 3:
+            return super().step(x, out)
+        if x.shape[0] != self.batch or x.shape[2] != self.inputs or x.size == 0:
+            shape = f"[{self.batch}, T, {self.inputs}]"
+            raise ValueError(
+                f"[stream] x: expected shape [N, T, I] = {shape}, as the first layer has batch_first, "
+                f"got {list(x.shape)}"
+            )
+        if out is not None:
+            raise NotImplementedError("[stream] out: expected None for a block, as the first layer has batch_first")
+        return super().step(x.swapaxes(0, 1)).swapaxes(0, 1)
 
 
 def stream(
@@ -169,7 +195,8 @@ def stream(
 
     Notes
     -----
-    ``step(x, out=None)`` runs one step, x [N, I] -> [N, H], or a block of them, [T, N, I] -> [T, N, H]. Every step has
+    ``step(x, out=None)`` runs one step, x [N, I] -> [N, H], or a block of them, [T, N, I] -> [T, N, H]. If the
+    first layer has ``batch_first``, blocks are [N, T, I] -> [N, T, H], and without `out`. Every step has
     the same bits as in one call per layer over the whole sequence. The result is a new NumPy array, or `out`. An error
     leaves the state as it was.
 
@@ -193,11 +220,12 @@ def stream(
         raise TypeError(f"[stream] threads: expected an int, got {type(threads).__name__}")
     if threads is not None and threads < 1:
         raise ValueError(f"[stream] threads: expected at least 1, got {threads}")
+    kind = _BatchFirstStream if made[0].batch_first else Stream
     made = [with_arrays(layer, number, dtype, "stream") for number, layer in enumerate(made)]
     chosen = _cpu() if device is None else resolve(device, "[stream]")
     if chosen.backend != "native":
         _logger.info("a stream on %s runs each step as an ordinary call; the CPU runs steps faster", chosen.name)
-    return Stream._of(made, int(batch), chosen, min(int(threads or 0), _MOST_THREADS))  # noqa: SLF001
+    return kind._of(made, int(batch), chosen, min(int(threads or 0), _MOST_THREADS))  # noqa: SLF001
 
 
 def _cpu() -> Device:

@@ -151,6 +151,32 @@ def test_from_torch() -> None:
     np.testing.assert_allclose(np.stack([stream.step(torch.from_numpy(row)) for row in x]), expected, atol=1e-6)
 
 
+def test_batch_first() -> None:
+    """If the first layer has it, blocks are [N, T, I] and have the bits of single steps."""
+    torch = require("torch")
+    module, x = torch.nn.LSTM(3, 8, num_layers=2, batch_first=True), source(2, 5, 3)
+    layers = vkrnn.convert.from_torch(module)
+    stream = vkrnn.stream(layers, batch=2)
+    assert ", batch 2, batch_first, float32, on " in repr(stream)
+    with torch.no_grad():
+        np.testing.assert_allclose(block := stream.step(x), module(torch.from_numpy(x))[0].numpy(), atol=1e-6)
+    stream.reset()
+    steps = [stream.step(np.ascontiguousarray(x[:, t])) for t in range(5)]
+    np.testing.assert_array_equal(np.stack(steps, axis=1), block)
+    before = stream.state
+    text = (
+        r"^\[stream\] x: expected shape \[N, T, I\] = \[2, T, 3\], as the first layer has batch_first, got \[5, 2, 3\]$"
+    )
+    with pytest.raises(ValueError, match=text):
+        stream.step(x.swapaxes(0, 1))
+    with pytest.raises(NotImplementedError, match=r"^\[stream\] out: expected None for a block"):
+        stream.step(x, out=block)
+    with pytest.raises(TypeError, match=r"^\[stream\] x: expected dtype float32, got float64$"):
+        stream.step(x.astype(np.float64))
+    np.testing.assert_array_equal(stream.state, before)
+    assert stream.step(x[:, 0], out := np.empty((2, 8), np.float32)) is out
+
+
 MISTAKES = [
     (source(1, 4), ValueError, "x: expected shape [N, I] = [1, 3] or [T, N, I] = [T, 1, 3], got [1, 4]"),
     (source(3), ValueError, "x: expected shape [N, I] = [1, 3] or [T, N, I] = [T, 1, 3], got [3]"),

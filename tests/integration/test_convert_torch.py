@@ -180,6 +180,48 @@ def test_modules_with_options_and_back(
     assert scaled_error(back.eval()(source)[0].detach().numpy(), wanted) < FLOAT32
 
 
+@every_torch
+@both_ways
+def test_batch_first(torch: Any, kind: str, options: dict[str, str], *, bidirectional: bool) -> None:
+    """Layers of a batch_first module take and return what the module does, and become such a module again."""
+    module = getattr(torch.nn, kind)(3, 5, 2, batch_first=True, bidirectional=bidirectional, **options)
+    source = torch.rand(4, 7, 3) - 0.5
+    wanted = module(source)[0].detach().numpy()
+    layers = from_torch(module)
+    assert all(repr(layer).endswith("; batch_first=True)") for layer in layers)
+    assert scaled_error(run(layers, source.numpy()), wanted) < FLOAT32
+    resident = run(layers, vkrnn.asarray(source.numpy()))
+    assert isinstance(resident, vkrnn.Array)
+    assert scaled_error(resident.numpy(), wanted) < FLOAT32
+    back = to_torch(layers)
+    assert repr(back) == repr(module)
+    assert scaled_error(back(source)[0].detach().numpy(), wanted) < FLOAT32
+
+
+def test_all_arrays_of_a_batch_first_layer(torch: Any) -> None:
+    """Lengths, states and masks fit the same axes, every result is swapped, and mistakes raise the call's errors."""
+    (layer,) = from_torch(torch.nn.LSTM(3, 5, batch_first=True))
+    training = replace(layer.descriptor, training=True)
+    rng = np.random.default_rng(0)
+    shapes = {"init_state": (4, 5), "init_cell": (4, 5)}
+    states = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    source, mask = (rng.uniform(-1, 1, (4, 7, width)).astype(np.float32) for width in (3, 5))
+    more: dict[str, Any] = {**states, "lengths": [7, 2, 5, 1], "descriptor": training}
+    found = layer(source, mask=mask, **more)
+    first = replace(layer, batch_first=False)
+    wanted = first(source.swapaxes(0, 1), mask=mask.swapaxes(0, 1), **more)
+    assert list(found._asdict()) == ["output", "cell_output", "z_state"]
+    assert all(np.array_equal(one.swapaxes(0, 1), other) for one, other in zip(found, wanted, strict=True))
+    assert (
+        repr(found)
+        == "Results(lstm: output [4, 7, 5] float32, cell_output [4, 7, 5] float32, z_state [4, 7, 20] float32)"
+    )
+    with pytest.raises(ValueError, match=r"^\[lstm\] source: expected .*, got \[4, 3\]"):
+        layer(source[:, 0])
+    with pytest.raises(NotImplementedError, match=r"^\[lstm\] out: expected None, because the layer has batch_first"):
+        layer(source, out=np.empty((4, 7, 5), np.float32))
+
+
 @pytest.mark.usefixtures("torch")
 def test_layers_that_do_not_fit() -> None:
     """The layers of a stack must have one cell and matching sizes."""
@@ -200,6 +242,10 @@ def test_layers_that_do_not_fit() -> None:
         ValueError, match=re.escape("[to_torch] layer 1: recurrent_dropout: expected 0.0, as layer 0, got 0.5")
     ):
         to_torch([first, replace(above, recurrent_dropout=0.5)])
+    with pytest.raises(
+        ValueError, match=re.escape("[to_torch] layer 1: batch_first: expected False, as layer 0, got True")
+    ):
+        to_torch([first, replace(above, batch_first=True)])
     without = replace(first, arguments={"recurrent_weight": first.arguments["recurrent_weight"]})
     with pytest.raises(
         NotImplementedError,
