@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import vkrnn
 from comparison import scaled_error
 from oracles import require
 from tolerances import FLOAT32
 
 torch = require("torch")
+from torch.nn.utils import parametrizations, parametrize  # noqa: E402
+
 import vkrnn.torch as ours  # noqa: E402
 from torch_modules import SMALL  # noqa: E402
 
@@ -53,14 +60,138 @@ def test_convert_and_back() -> None:
     assert np.array_equal(model(x).detach().numpy(), wanted)
 
 
-def test_convert_leaves_other_classes_alone() -> None:
-    """A subclass may compute something else."""
+def warning_of(convert: Any, model: Any) -> str:
+    """Return the message of the only warning, which names this file, and check that no class has changed."""
+    kinds = [type(module) for module in model.modules()]
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert convert(model) is model
+    assert [type(module) for module in model.modules()] == kinds
+    (warning,) = shown
+    assert (warning.category, warning.filename) == (UserWarning, __file__)
+    return str(warning.message)
+
+
+def test_subclasses_are_left_alone() -> None:
+    """They may compute something else, and a warning names them."""
 
     class Mine(torch.nn.LSTM):  # type: ignore[misc]
         """Another LSTM."""
 
-    assert type(ours.convert(Mine(3, 4))) is Mine
-    assert type(ours.convert(torch.nn.LSTMCell(3, 4))) is torch.nn.LSTMCell
+    class Fast(ours.GRU):
+        """A GRU of vkrnn's."""
+
+    ending = "because subclasses may compute something else:"
+    model = torch.nn.ModuleDict({"a": Mine(3, 4), "b": Fast(3, 4), "c": torch.nn.LSTMCell(3, 4)})
+    model["d"] = parametrizations.weight_norm(Mine(3, 4), "weight_hh_l0")
+    assert (
+        warning_of(ours.convert, model) == f"[vkrnn.torch.convert] left to PyTorch, {ending} Mine at 'a', Mine at 'd'"
+    )
+    assert warning_of(ours.revert, model) == f"[vkrnn.torch.revert] left to vkrnn, {ending} Fast at 'b'"
+    assert warning_of(ours.convert, Mine(3, 4)) == f"[vkrnn.torch.convert] left to PyTorch, {ending} Mine"
+
+
+class Halved(torch.nn.Module):  # type: ignore[misc]
+    """A parametrization."""
+
+    def forward(self, weight: Any) -> Any:
+        """Halve the weight."""
+        return weight / 2
+
+
+def halved_twice(module: Any) -> Any:
+    """Parametrize all weights of the first layer, and one of them by two."""
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_ih_l0"):
+        parametrize.register_parametrization(module, name, Halved())
+    return module
+
+
+PARAMETRIZED = {
+    "weight_norm": lambda module: parametrizations.weight_norm(module, "weight_hh_l0"),
+    "spectral_norm": lambda module: parametrizations.spectral_norm(module, "weight_ih_l1"),
+    "orthogonal": lambda module: parametrizations.orthogonal(module, "weight_hh_l1"),
+    "several": halved_twice,
+}
+BY_HOOKS = {
+    "weight_norm": lambda module: torch.nn.utils.weight_norm(module, "weight_hh_l0"),
+    "spectral_norm": lambda module: torch.nn.utils.spectral_norm(module, "weight_ih_l1"),
+}
+X = torch.linspace(-1, 1, 5 * 2 * 3).reshape(5, 2, 3)
+every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+
+
+def two_of(kind: str, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Return two parametrized modules of PyTorch with the same state. Spectral norms change with each training step."""
+    one, other = (make(getattr(torch.nn, kind)(3, 4, 2)).eval() for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    return one, other
+
+
+def agree(got: Any, wanted: Any) -> None:
+    """Compare outputs and gradients, and outputs of later calls without gradients, which must not use old weights."""
+    found = []
+    for module in (got, wanted):
+        output, _ = module(X)
+        gradients = torch.autograd.grad(output.square().sum(), list(module.parameters()))
+        found.append([output.detach().numpy(), *(each.numpy() for each in gradients)])
+        with torch.no_grad():
+            found[-1] += [module(X)[0].numpy() for _ in range(3)]
+    for one, other in zip(*found, strict=True):
+        assert scaled_error(one, other) < FLOAT32
+
+
+@every_kind
+@pytest.mark.parametrize("way", PARAMETRIZED)
+def test_parametrized_modules(kind: str, way: str) -> None:
+    """Conversion keeps parametrizations, values, gradients and copies, and can be undone."""
+    theirs, mine = two_of(kind, PARAMETRIZED[way])
+    other, before, shown, parameters = copy.deepcopy(mine), type(mine), repr(mine), dict(mine.named_parameters())
+    ours.convert(torch.nn.Sequential(mine))
+    assert isinstance(mine, getattr(ours, kind))
+    assert (repr(mine), type(mine).__name__, type(other)) == (shown, before.__name__, before)
+    assert [*map(id, dict(mine.named_parameters()).values())] == [*map(id, parameters.values())]
+    assert mine.state_dict().keys() == theirs.state_dict().keys()
+    agree(mine, theirs)
+    agree(other, theirs)
+    agree(copy.deepcopy(mine), theirs)
+    with pytest.raises(RuntimeError, match="Serialization of parametrized modules"):
+        pickle.dumps(mine)
+    first, second = vkrnn.convert.from_torch(mine)
+    assert scaled_error(second(first(X.numpy()).output).output, theirs(X)[0].detach().numpy()) < FLOAT32
+    ours.revert(mine)
+    assert (type(mine).__name__, type(mine).__bases__) == (before.__name__, before.__bases__)
+    agree(mine, theirs)
+
+
+@every_kind
+@pytest.mark.parametrize("way", PARAMETRIZED)
+@pytest.mark.parametrize("reverts", [False, True])
+def test_parametrizations_are_removed(kind: str, way: str, *, reverts: bool) -> None:
+    """After a conversion, they can be removed as before. The class is then the one without parametrizations."""
+    theirs, mine = two_of(kind, PARAMETRIZED[way])
+    wanted = theirs(X)[0].detach().numpy()
+    ours.convert(mine)
+    if reverts:
+        ours.revert(mine)
+    for name in list(mine.parametrizations):
+        parametrize.remove_parametrizations(mine, name)
+    assert type(mine) is getattr(torch.nn if reverts else ours, kind)
+    assert mine.state_dict().keys() == getattr(torch.nn, kind)(3, 4, 2).state_dict().keys()
+    with torch.no_grad():
+        for _ in range(3):
+            assert scaled_error(mine(X)[0].numpy(), wanted) < FLOAT32
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.*is deprecated:FutureWarning")
+@every_kind
+@pytest.mark.parametrize("way", BY_HOOKS)
+def test_modules_parametrized_by_hooks(kind: str, way: str) -> None:
+    """PyTorch's older functions change the weight before each call, and no class."""
+    theirs, mine = two_of(kind, BY_HOOKS[way])
+    assert type(ours.convert(mine)) is getattr(ours, kind)
+    agree(mine, theirs)
+    assert type(ours.revert(mine)) is getattr(torch.nn, kind)
+    agree(mine, theirs)
 
 
 def test_training_with_an_optimizer() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 
+from vkrnn._warnings import warn_caller
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._recurrent import Recurrent, require_no_projection
@@ -276,9 +279,9 @@ _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     """Make vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
 
-    Only the class of the modules changes. They keep parameters, hooks and mode, so an optimizer goes on with the same
-    parameters. Subclasses are left to PyTorch, because they may compute something else, and so are ``LSTMCell``,
-    ``GRUCell`` and ``RNNCell``.
+    Only the class of the modules changes. They keep parameters, parametrizations, hooks and mode, so an optimizer goes
+    on with the same parameters. Your own subclasses are left to PyTorch, because they may compute something else, and
+    so are ``LSTMCell``, ``GRUCell`` and ``RNNCell``.
 
     Parameters
     ----------
@@ -293,6 +296,11 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     TypeError, ValueError
         If there is no such backend.
 
+    Warns
+    -----
+    UserWarning
+        If the model has subclasses of ``torch.nn.LSTM``, ``GRU`` or ``RNN``, with their names.
+
     Examples
     --------
     >>> import torch, vkrnn.torch  # doctest: +SKIP
@@ -302,11 +310,12 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     )
     """
     chosen = checked_backend(backend, "[vkrnn.torch.convert]")
-    found = [module for module in model.modules() if type(module) in _OURS]
+    found = [module for module in model.modules() if _own_class(module) in _OURS]
     for module in found:
         require_no_projection(module, "[vkrnn.torch.convert]")
+    _warn_of_subclasses(model, "[vkrnn.torch.convert] left to PyTorch", ours=False)
     for module in found:
-        module.__class__ = _OURS[type(module)]
+        _change_class(module, _OURS)
         if chosen != Recurrent.backend:
             module.__dict__["backend"] = chosen
     return model
@@ -319,12 +328,44 @@ def revert(model: torch.nn.Module) -> Any:
     ------
     NotImplementedError
         If a module has an option that PyTorch's module lacks. Then no module is changed.
+
+    Warns
+    -----
+    UserWarning
+        If the model has subclasses of vkrnn's modules, with their names. They are left alone.
     """
-    found = [module for module in model.modules() if type(module) in _TORCHS]
+    found = [module for module in model.modules() if _own_class(module) in _TORCHS]
     for module in found:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
+    _warn_of_subclasses(model, "[vkrnn.torch.revert] left to vkrnn", ours=True)
     for module in found:
         module._forget()  # noqa: SLF001
         module.__dict__.pop("backend", None)
-        module.__class__ = _TORCHS[type(module)]
+        _change_class(module, _TORCHS)
     return model
+
+
+def _own_class(module: torch.nn.Module) -> Any:
+    """Return a module's class, which is the base of the one that torch.nn.utils.parametrize gives it."""
+    return type(module).__bases__[0] if is_parametrized(module) else type(module)
+
+
+def _change_class(module: torch.nn.Module, others: Mapping[Any, Any]) -> None:
+    """Change a module's class to the one that `others` has for it. Parametrizations stay."""
+    kind, own = type(module), _own_class(module)
+    changed = others[own]
+    if own is not kind:  # copies of the module have the same class, so it stays as it is
+        contents = {name: each for name, each in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+        changed = type(kind.__name__, (changed,), contents)
+    module.__class__ = changed
+
+
+def _warn_of_subclasses(model: torch.nn.Module, what: str, *, ours: bool) -> None:
+    """Warn of the model's subclasses of vkrnn's modules, or of PyTorch's that are not computed by vkrnn."""
+    left = []
+    for name, module in model.named_modules():
+        own = _own_class(module)
+        if isinstance(module, tuple(_OURS)) and isinstance(module, Recurrent) == ours and own not in (*_OURS, *_TORCHS):
+            left.append(f"{own.__name__} at {name!r}" if name else own.__name__)
+    if left:
+        warn_caller(f"{what}, because subclasses may compute something else: {', '.join(left)}")
