@@ -304,6 +304,21 @@ TEST(SpecErrors, RecurrentWeight) {
               "(H = 4 from recurrent_weight.shape[0])");
 }
 
+TEST(SpecErrors, TransposedWeights) {
+    EXPECT_EQ(lstm_error(with(lstm_arguments(), recurrent_weight, tensor({4, 16}))),
+              "[lstm] recurrent_weight: expected shape [4H, H] = [16, 4], got [4, 16] (it looks transposed)");
+    EXPECT_EQ(lstm_error(with(lstm_arguments(), recurrent_weight, tensor({3, 12}))),  // 3 is no multiple of the gates
+              "[lstm] recurrent_weight: expected shape [4H, H] = [12, 3], got [3, 12] (it looks transposed)");
+    EXPECT_EQ(bidirectional_error(with(bidirectional_lstm_arguments(), recurrent_weight, tensor({2, 4, 16}))),
+              "[lstm] recurrent_weight: expected shape [2, 4H, H] = [2, 16, 4], got [2, 4, 16] (it looks transposed)");
+    EXPECT_EQ(message<ValueError>(descriptor(CellKind::gru), false,
+                                  {{source, tensor({5, 3, 4})}, {recurrent_weight, tensor({4, 12})}}),
+              "[gru] recurrent_weight: expected shape [3H, H] = [12, 4], got [4, 12] (it looks transposed)");
+    EXPECT_EQ(lstm_error(with(lstm_arguments(), input_weight, tensor({7, 16}))),
+              "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [7, 16] (I = 7 from source.shape[2], "
+              "H = 4 from recurrent_weight.shape[0] / 4; it looks transposed)");
+}
+
 TEST(SpecErrors, Sizes) {
     EXPECT_EQ(
         lstm_error({{source, tensor({5, 3, 7})}, {recurrent_weight, tensor({16, 4})}}),

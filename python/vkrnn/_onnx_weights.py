@@ -42,7 +42,8 @@ _GATES = {"RNN": (0,), "GRU": (0, 1, 2), "LSTM": (0, 2, 3, 1)}
 def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]) -> None:
     """Raise a ValueError if the array is of another shape."""
     if array.shape != shape:
-        raise ValueError(f"{where} expected shape {letters} = {list(shape)}, got {list(array.shape)}")
+        hint = " (it looks transposed)" if (*array.shape[:-2], *array.shape[:-3:-1]) == shape else ""
+        raise ValueError(f"{where} expected shape {letters} = {list(shape)}, got {list(array.shape)}{hint}")
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,11 @@ class _Weights:
                 raise ValueError(f"{place(op, name, required)} expected an array, got none")
         self.op, self.directions, self.gates = op, directions, len(_GATES[op])
         self.W, self.R, self.B, self.P = inputs["W"], inputs["R"], inputs.get("B"), inputs.get("P")
-        self.hidden = self.R.shape[-1] if self.R.ndim else 0
-        D, G, H = directions, self.gates, self.hidden
-        I = self.W.shape[-1] if self.W.ndim else 0
+        D, G = directions, self.gates
+        rows, columns = (0, 0, *self.R.shape)[-2:]
+        self.hidden = H = rows if columns == G * rows else columns  # a transposed R or W is refused below
+        rows, columns = (0, 0, *self.W.shape)[-2:]
+        I = rows if columns == G * H else columns
         axis = f"{G}H" if G > 1 else "H"
         for key, letters, shape in (
             ("R", f"[D, {axis}, H]", (D, G * H, H)),

@@ -156,6 +156,24 @@ SIZES = [
         "[lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] "
         "(H = 128 from recurrent_weight.shape[0] / 4)",
     ),
+    *(
+        Bad(
+            f"{cell}{suffix}",
+            {"recurrent_weight": (4, 4 * gates)},
+            ValueError,
+            f"[{cell}{suffix}] recurrent_weight: expected shape [{gates}H, H] = [{4 * gates}, 4], got [4, {4 * gates}] "
+            "(it looks transposed)",
+        )
+        for cell, gates in (("lstm", 4), ("gru", 3))
+        for suffix in ("", "_gradients")
+    ),
+    Bad(
+        "lstm",
+        {"input_weight": (7, 16)},
+        ValueError,
+        "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [7, 16] (I = 7 from source.shape[2], "
+        f"{H_LSTM}; it looks transposed)",
+    ),
     Bad(
         "gru",
         {"recurrent_weight": (16, 4)},

@@ -267,6 +267,8 @@ def test_any_float_dtype_is_converted(dtype: Any) -> None:
         ("lstm", "source", (5, 7), "[lstm] source: expected shape [T, N, I] with T and I at least 1, got [5, 7]"),
         ("lstm", "source", (0, 3, 7), "[lstm] source: expected shape [T, N, I] with T and I at least 1, got [0, 3, 7]"),
         ("lstm", "recurrent_weight", (16, 3), "expected shape [4H, H] = [16, 4], got [16, 3]"),
+        ("lstm", "recurrent_weight", (4, 16), "expected shape [4H, H] = [16, 4], got [4, 16] (it looks transposed)"),
+        ("lstm", "input_weight", (7, 16), "expected shape [4H, I] = [16, 7], got [7, 16] (it looks transposed)"),
         ("lstm", "recurrent_weight", (2,), "recurrent_weight: expected shape [4H, H] with H at least 1, got [2]"),
         ("lstm", "input_weight", (16, 6), "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [16, 6]"),
         ("lstm", "bias", (4,), "[lstm] bias: expected shape [4H] = [16], got [4]"),

@@ -223,6 +223,18 @@ REFUSED = [
     bad("GRU", "[GRU 'here'] layout: expected 0 or 1, got 2", ValueError, layout=2),
     bad("GRU", "[GRU 'here'] hidden_size: expected 4 as the last axis of R, got 5", ValueError, hidden_size=5),
     bad("GRU", "[GRU 'here'] R: expected shape [D, 3H, H] = [1, 12, 4], got [3, 4, 4]", ValueError, R=(3, 4, 4)),
+    bad(
+        "GRU",
+        "[GRU 'here'] R: expected shape [D, 3H, H] = [1, 12, 4], got [1, 4, 12] (it looks transposed)",
+        ValueError,
+        R=(1, 4, 12),
+    ),
+    bad(
+        "LSTM",
+        "[LSTM 'here'] W: expected shape [D, 4H, I] = [1, 16, 7], got [1, 7, 16] (it looks transposed)",
+        ValueError,
+        W=(1, 7, 16),
+    ),
     bad("RNN", "[RNN 'here'] W: expected shape [D, H, I] = [1, 4, 7], got [2, 4, 7]", ValueError, W=(2, 4, 7)),
     bad("LSTM", "[LSTM 'here'] B: expected shape [D, 8H] = [1, 32], got [1, 16]", ValueError, B=(1, 16)),
     bad("LSTM", "[LSTM 'here'] P: expected shape [D, 3H] = [1, 12], got [1, 16]", ValueError, P=(1, 16)),

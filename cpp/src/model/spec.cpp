@@ -15,6 +15,8 @@ constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fw
 constexpr std::array<std::string_view, 8> kIntegers{"int8",  "int16",  "int32",  "int64",
                                                     "uint8", "uint16", "uint32", "uint64"};
 
+const std::string kTransposed = "it looks transposed";
+
 std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
 
 // Checks the arguments of one call. T, N and I come from the source, H from the recurrent weight.
@@ -187,6 +189,11 @@ private:
             throw ValueError(message);
         }
         const std::int64_t rows = shape[shape.size() - 2];
+        if (spec_.G() > 1 && shape.back() == spec_.G() * rows) {
+            spec_.H = rows;
+            throw ValueError(at(argument) + "expected shape " + symbols(rule) + " = " + to_text(to_shape(spec_, rule)) +
+                             got + " (" + kTransposed + ")");
+        }
         if (rows % spec_.G() != 0) {
             throw ValueError(at(argument) + "expected shape " + symbols(rule) + got + " (" + std::to_string(rows) +
                              " is no multiple of the " + std::to_string(spec_.G()) + " gates)");
@@ -216,6 +223,10 @@ private:
         if (argument == Argument::source && !given(Argument::input_weight)) {
             message += "; without input_weight the source holds the gates";
         }
+        const TensorShape wanted = to_shape(spec_, accepted.front());
+        if (argument == Argument::input_weight &&
+            std::equal(shape.rbegin(), shape.rend(), wanted.begin(), wanted.end()))
+            message += "; " + kTransposed;
         message += ")";
         if (std::ranges::find(kStateArguments, argument) != kStateArguments.end()) {
             message += "; it must come from " + std::string(cell().name) + " with training=True and these arguments";

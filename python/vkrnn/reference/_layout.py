@@ -81,7 +81,8 @@ class Layout:
         if source.ndim != 3 or 0 in (source.shape[0], source.shape[2]):
             wanted = "expected shape [T, N, I] with T and I at least 1"
             raise ValueError(f"[{function}] source: {wanted}, got {list(source.shape)}")
-        hidden = recurrent_weight.shape[-2] // count if recurrent_weight.ndim > 1 else 0
+        rows, columns = (0, 0, *recurrent_weight.shape)[-2:]
+        hidden = rows if columns == count * rows else rows // count  # `check` refuses a transposed weight
         steps, batch, features = source.shape
         layout = Layout(function, steps, batch, features, hidden, count, directions, descriptor.reverse, gates)
         if hidden == 0:
@@ -102,7 +103,8 @@ class Layout:
         if list(array.shape) not in sizes:
             symbols = [", ".join(map(self._symbol, shape.split())) for shape in allowed]
             wanted = " or ".join(f"[{symbol}] = {size}" for symbol, size in zip(symbols, sizes, strict=True))
-            raise ValueError(f"[{self.function}] {name}: expected shape {wanted}, got {list(array.shape)}")
+            hint = " (it looks transposed)" if [*array.shape[:-2], *array.shape[:-3:-1]] in sizes else ""
+            raise ValueError(f"[{self.function}] {name}: expected shape {wanted}, got {list(array.shape)}{hint}")
         return array
 
     def _factor(self, letter: str) -> int:
