@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from vkrnn import operations
 from vkrnn._layer import Layer
+from vkrnn._packages import import_package
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
 __all__ = ["from_keras"]
@@ -61,7 +61,7 @@ def from_keras(layer: Any) -> Layer:
     For ``recurrent_dropout``, an ``LSTM`` or ``GRU`` of Keras draws a mask for each gate. vkrnn draws one for all
     gates, which are the tied weights of Gal and Ghahramani (2016). With the same masks, both compute the same.
     """
-    keras = importlib.import_module("keras")
+    keras = import_package("keras", "[from_keras]")
     if type(layer) is keras.layers.Bidirectional:
         return _from_keras_bidirectional(keras, layer)
     return _from_keras_layer(keras, layer)

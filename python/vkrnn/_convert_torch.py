@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from vkrnn import operations
 from vkrnn._layer import Layer
+from vkrnn._packages import import_package
 from vkrnn._torch_layout import FORWARD, descriptor, from_torch_layout
 from vkrnn.descriptors import Activation
 from vkrnn.results import Outputs
@@ -61,7 +62,7 @@ def from_torch(module: Any) -> list[Layer]:
     >>> layer(np.ones((5, 1, 3), np.float32))  # doctest: +SKIP
     Results(lstm: output [5, 1, 16] float32)
     """
-    torch = importlib.import_module("torch")
+    torch = import_package("torch", "[from_torch]")
     from vkrnn._torch_tensors import to_array  # noqa: PLC0415 - needs torch
 
     if not isinstance(module, torch.nn.RNNBase):
@@ -117,7 +118,7 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     for layer in every:
         if not isinstance(layer, Layer):
             raise TypeError(f"[to_torch] layers: expected a Layer or a sequence of them, got {type(layer).__name__}")
-    torch = importlib.import_module("torch")
+    torch = import_package("torch", "[to_torch]")
     from vkrnn._torch_tensors import to_tensor  # noqa: PLC0415 - needs torch
 
     if not every:

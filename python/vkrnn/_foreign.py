@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from vkrnn import _core
 from vkrnn._dlpack import BFLOAT, HOST, UNSIGNED, device_of, tensor_of
+from vkrnn._packages import missing
 
 __all__ = ["Foreign", "as_numpy", "as_numpy_integers", "bfloat16", "refuse_differentiated"]
 
@@ -109,8 +110,8 @@ def bfloat16(where: str) -> np.dtype[Any]:
     """Return NumPy's dtype for bfloat16. Raises ImportError without ml_dtypes; the message begins with `where`."""
     try:
         return _bfloat16()
-    except ImportError:
-        raise ImportError(f"{where} bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+    except ImportError as error:
+        raise missing(f"{where} bfloat16", error, "ml_dtypes") from None
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 import vkrnn
+from vkrnn import _output
 from vkrnn._output import say
+from vkrnn._packages import missing
 from vkrnn._sample import Floats, check_samples, draw_weights, table_of
 from vkrnn.results import LSTMOutputs
 
@@ -32,11 +35,12 @@ BATCH, FEATURES, HIDDEN, STEPS, RATE = 32, 3, 24, 300, 0.01
 LOSSES_SHOWN = 20  # training steps whose mean loss is shown
 
 
-def main() -> None:
-    """Run the demonstration with the process's arguments."""
+def main() -> int:
+    """Run the demonstration with the process's arguments, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m vkrnn.demo", description="Show what vkrnn does, on real data.")
     add_options(parser)
     run(parser.parse_args())
+    return 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +103,8 @@ class Extras:
                 figures=importlib.import_module("matplotlib.pyplot"),
                 data=importlib.import_module("statsmodels.datasets.elnino"),
             )
-        except ModuleNotFoundError as error:
-            raise SystemExit(f"The demo needs {error.name}: pip install 'vkrnn[demo]'") from None
+        except ImportError as error:
+            raise SystemExit(str(missing("The demo", error, "matplotlib", "statsmodels", "tqdm"))) from None
 
 
 def _devices(selector: str | None) -> list[vkrnn.Device]:
@@ -296,4 +300,4 @@ def plot(losses: Sequence[float], held_out: HeldOut, device: str, output: Path, 
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(_output.run(main))

@@ -1,4 +1,4 @@
-"""ONNX's RNN, GRU and LSTM on vkrnn's devices, as single nodes and in whole models. Needs the extra ``onnx``.
+"""ONNX's RNN, GRU and LSTM on vkrnn's devices, as single nodes and in whole models. Needs the package onnx.
 
 `run_node` computes one node. `Backend` runs a model: vkrnn computes the recurrent nodes, and ONNX's own evaluator
 computes all others in NumPy. `OPERATORS` are the three operators for that evaluator.
@@ -29,6 +29,7 @@ from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import attributes_of, place
 from vkrnn._onnx_kept import KeptNode
 from vkrnn._onnx_weights import INPUTS, OPERATIONS, WEIGHTS, Part, RecurrentNode, from_onnx, require_shape
+from vkrnn._packages import missing
 from vkrnn.devices import DeviceLike, resolve
 from vkrnn.results import LSTMOutputs
 
@@ -40,7 +41,7 @@ try:
     from onnx.reference import ReferenceEvaluator
     from onnx.reference.op_run import OpRun
 except ImportError as error:
-    raise ImportError(f"vkrnn.onnx needs the package onnx ({error}): pip install 'vkrnn[onnx]'") from error
+    raise missing("vkrnn.onnx", error, "onnx") from error
 
 __all__ = ["GRU", "LSTM", "OPERATORS", "RNN", "Backend", "BackendRep", "from_onnx", "run_node"]
 

@@ -105,16 +105,11 @@ def test_the_extension_exports_one_symbol() -> None:
 
 
 def test_import_needs_numpy_alone() -> None:
-    """No extra is imported, and modules that need one say how to install it."""
+    """No optional package is imported."""
     program = (
         "import sys, vkrnn; print({name.split('.')[0] for name in sys.modules} & {'jax', 'onnx', 'torch', 'ml_dtypes'})"
     )
     assert run(program).stdout == "set()\n"
-    done = run("import sys; sys.modules['onnx'] = None; import vkrnn.onnx")
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: vkrnn.onnx needs the package onnx (import of onnx halted; None in sys.modules): "
-        "pip install 'vkrnn[onnx]'"
-    )
 
 
 def test_public_names() -> None:

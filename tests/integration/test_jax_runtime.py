@@ -85,16 +85,6 @@ def test_device() -> None:
     assert other.statistics()["calls"] == before + 1
 
 
-def test_without_jax() -> None:
-    """The module says that it needs JAX."""
-    program = "import sys; sys.modules['jax'] = None; import vkrnn.jax"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: vkrnn.jax needs the package jax (import of jax halted; None in sys.modules): "
-        "pip install 'vkrnn[jax]'"
-    )
-
-
 def test_the_process_ends_during_calls() -> None:
     """It waits for the calls, because JAX's threads need the interpreter."""
     program = (

@@ -151,16 +151,6 @@ def test_export(kind: str) -> None:
     assert [node.args[-2:] for node in calls] == [(module.mode, False)] * 2
 
 
-def test_without_torch() -> None:
-    """The module says that it needs PyTorch."""
-    program = "import sys; sys.modules['torch'] = None; import vkrnn.torch"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: vkrnn.torch needs the package torch (import of torch halted; None in sys.modules): "
-        "pip install 'vkrnn[torch]'"
-    )
-
-
 def test_import_of_the_package_needs_neither() -> None:
     """`import vkrnn` imports neither torch nor Keras, though `vkrnn.convert` is available."""
     program = "import sys, vkrnn; vkrnn.convert.from_torch; print({'torch', 'keras', 'ml_dtypes'} & set(sys.modules))"

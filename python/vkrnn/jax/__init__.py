@@ -1,4 +1,4 @@
-"""The three forward operations for JAX, with gradients, jit and vmap. Needs the extra ``jax``.
+"""The three forward operations for JAX, with gradients, jit and vmap. Needs the package jax.
 
 >>> import jax, jax.numpy as jnp
 >>> import vkrnn.jax
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from vkrnn import _core, descriptors
 from vkrnn._calls import BoundCall
 from vkrnn._documentation import with_paragraphs
+from vkrnn._packages import missing
 from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
@@ -41,7 +42,7 @@ try:
     from vkrnn.jax._primitive import bind, vary_alike
     from vkrnn.jax._sizes import StandIns
 except ImportError as error:
-    raise ImportError(f"vkrnn.jax needs the package jax ({error}): pip install 'vkrnn[jax]'") from error
+    raise missing("vkrnn.jax", error, "jax") from error
 
 __all__ = ["ffi_problem", "gru", "lstm", "single_gate_rnn"]
 

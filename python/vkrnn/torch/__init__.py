@@ -1,4 +1,4 @@
-"""PyTorch's LSTM, GRU and RNN, computed by vkrnn. Needs the extra ``torch``.
+"""PyTorch's LSTM, GRU and RNN, computed by vkrnn. Needs the package torch.
 
 Each is a subclass of PyTorch's module, with the same arguments, results and state_dict. The constructors take options
 of vkrnn as further keyword arguments::
@@ -11,10 +11,12 @@ of vkrnn as further keyword arguments::
 device. `docs/torch.md` says what does not work.
 """
 
+from vkrnn._packages import missing
+
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"vkrnn.torch needs the package torch ({error}): pip install 'vkrnn[torch]'") from error
+    raise missing("vkrnn.torch", error, "torch") from error
 
 from vkrnn.torch import _autograd  # noqa: F401 - registers derivatives
 from vkrnn.torch._choice import choices
