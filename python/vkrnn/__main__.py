@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkrnn import _bench, _core, _info, _output, _tune, _tuning, demo
-from vkrnn._output import say, table
+from vkrnn._output import Progress, say, table
 from vkrnn._sample import check_samples, table_of
 from vkrnn.devices import Device, devices
 
@@ -20,6 +20,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments` (default: the process's) and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m vkrnn", description="Recurrent networks on the CPU and on GPUs.")
+    parser.add_argument("--version", action="version", version=f"vkrnn {_core.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | tune | demo")
     commands.add_parser("info", help="list versions, devices with their features, and why other devices are skipped")
     for name, text in (
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "tune":
             _tune.add_options(command)
         command.add_argument("--device", default=os.environ.get("VKRNN_DEVICE") or None, help=_DEVICE)
-    demo.add_options(commands.add_parser("demo", help="train a forecaster on real data; needs the extra demo"))
+    demo.add_options(commands.add_parser("demo", help="train a forecaster on real data, and plot its forecasts"))
     options = parser.parse_args(arguments)
     if options.command == "demo":
         demo.run(options)
@@ -82,12 +83,18 @@ def _check(chosen: Sequence[Device]) -> int:
 
 def _time(chosen: Sequence[Device]) -> int:
     device = chosen[0]
-    say(repr(device), f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32; milliseconds, medians:")
-    rows = [("operation", "vkrnn", "NumPy (reference, float64)", "PyTorch (CPU)")]
-    for row in _bench.run(device):
-        torch = "-" if row.torch is None else f"{row.torch:.2f}"
-        rows.append((row.operation, f"{row.vkrnn:.2f}", f"{row.numpy:.2f}", torch))
+    sizes = f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32"
+    say(repr(device), f"{sizes}; milliseconds of the fastest call, and how much longer the median call took:")
+    disturbed = False
+    rows = [("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", "PyTorch (CPU)".ljust(14), "")]
     say(*table(rows))
+    for row in _bench.run(device, Progress("bench")):
+        times = ["-" if each is None else f"{each.minimum:.2f} +{each.spread:.0%}" for each in row.timings]
+        rows[1:] = [(row.operation, *times, "disturbed" if row.disturbed else "")]
+        say(table(rows)[1])
+        disturbed = disturbed or row.disturbed
+    if disturbed:
+        say("Something else used the processors during the disturbed rows. End other programs, and run bench again.")
     return 0
 
 

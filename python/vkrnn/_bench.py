@@ -5,35 +5,75 @@ from __future__ import annotations
 import importlib
 import statistics
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vkrnn import reference
+from vkrnn._output import Progress
 from vkrnn._sample import SAMPLES, Floats, Sample, time_calls
 from vkrnn.devices import Device
 
-__all__ = ["Row", "run"]
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["Row", "Timing", "run"]
 
 T, N, H = 64, 8, 128  # I = H
+_LEAST_CALLS = 5  # one that takes a hundred times as long as usual would show nothing by itself
+_USUAL_SPREAD = 0.5
+_USUAL_PREEMPTIONS = 50  # a second
 _MODULES = {"single_gate_rnn": "RNN", "lstm": "LSTM", "gru": "GRU"}
 
 
 @dataclass(frozen=True)
+class Timing:
+    """How long several calls of the same kind took.
+
+    Attributes
+    ----------
+    minimum : float
+        Milliseconds of the fastest call.
+    spread : float
+        How much longer the median call took, as a fraction of that.
+    disturbed : bool
+        Whether something else has probably used the processors meanwhile.
+    """
+
+    minimum: float
+    spread: float
+    disturbed: bool
+
+    @staticmethod
+    def of(times: Sequence[float], preemptions: int) -> Timing:
+        """Return the timing of calls, from the seconds of each and from how often a thread lost its processor."""
+        minimum = min(times)
+        spread = statistics.median(times) / minimum - 1
+        disturbed = spread > _USUAL_SPREAD or preemptions > _USUAL_PREEMPTIONS * (0.2 + sum(times))
+        return Timing(1e3 * minimum, spread, disturbed)
+
+
+@dataclass(frozen=True)
 class Row:
-    """A call's time in milliseconds for each library; None if PyTorch is not installed."""
+    """An operation and its timing in each library: vkrnn, NumPy and PyTorch; None for one that is not installed."""
 
     operation: str
-    vkrnn: float
-    numpy: float
-    torch: float | None
+    timings: tuple[Timing | None, ...]
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether one of the timings is."""
+        return any(each is not None and each.disturbed for each in self.timings)
 
 
-def run(device: Device, *, seconds: float = 0.3) -> Iterator[Row]:
+def run(device: Device, progress: Progress, *, seconds: float = 0.3) -> Iterator[Row]:
     """Time each operation on the device and with the other libraries; NumPy is the float64 reference."""
     torch = _torch()
+    done = 0
     rng = np.random.default_rng(0)
     source, upstream = (rng.standard_normal((T, N, H), np.float32) for _ in range(2))
     for sample in SAMPLES:
@@ -45,10 +85,14 @@ def run(device: Device, *, seconds: float = 0.3) -> Iterator[Row]:
                 sample, getattr(reference, name), getattr(reference, f"{name}_gradients"), source, upstream, given
             )
             others = _torch_calls(torch, _MODULES[name], source, upstream) if torch else (None, None)
-            for label, call, other, third in zip((name, f"{name} + gradients"), own, theirs, others, strict=True):
-                yield Row(
-                    label, _median(call, seconds), _median(other, seconds), _median(third, seconds) if third else None
-                )
+            for label, *calls in zip((name, f"{name} + gradients"), own, theirs, others, strict=True):
+                timings: list[Timing | None] = []
+                for library, call in zip(("vkrnn", "NumPy", "PyTorch"), calls, strict=True):
+                    progress.show(done / (6 * len(SAMPLES)), f"{label}, {library}")
+                    timings.append(_timed(call, seconds) if call else None)
+                    done += 1
+                progress.clear()
+                yield Row(label, tuple(timings))
 
 
 def _calls(
@@ -92,7 +136,14 @@ def _torch_calls(
     return forward, train
 
 
-def _median(call: Callable[[], object], seconds: float) -> float:
-    """Return the median time in milliseconds of calls after the first, which warms up."""
+def _timed(call: Callable[[], object], seconds: float) -> Timing:
+    """Time calls after the first, which warms up."""
     call()
-    return 1e3 * statistics.median(time_calls(call, seconds))
+    before = _preemptions()
+    times = time_calls(call, seconds, least=_LEAST_CALLS)
+    return Timing.of(times, _preemptions() - before)
+
+
+def _preemptions() -> int:
+    """Return how often a thread of this process has lost its processor to another one; 0 if the system cannot tell."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

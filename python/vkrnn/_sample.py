@@ -78,11 +78,11 @@ def draw_weights(rng: np.random.Generator, gates: int, features: int, hidden: in
     }
 
 
-def time_calls(call: Callable[[], object], seconds: float) -> list[float]:
-    """Return the seconds of each of several calls: as many as fit in about this time, at least one."""
+def time_calls(call: Callable[[], object], seconds: float, *, least: int = 1) -> list[float]:
+    """Return the seconds of each of several calls: as many as fit in about this time, but no fewer than `least`."""
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while not times or time.perf_counter() < end:
+    while len(times) < least or time.perf_counter() < end:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from vkrnn import _core, _tuning
 from vkrnn._calls import bind
 from vkrnn._measured import CELLS, PASSES, MeasuredCall, Strategy, draw_calls, open_with
-from vkrnn._output import table
+from vkrnn._output import Progress, table
 from vkrnn._sample import time_calls
 from vkrnn.checks import TF32_TOLERANCE, Comparison
 from vkrnn.devices import Device
@@ -65,7 +64,7 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
     total = len(options.cells) * len(options.sizes) * len(options.dtypes) * len(options.passes)
     calls = draw_calls(device.memory_bytes, options.cells, options.sizes, options.dtypes, options.passes)
     for number, (label, call) in enumerate(calls):
-        progress = _Progress(f"{number + 1}/{total} {label}", sys.stderr)
+        progress = Progress(f"{number + 1}/{total} {label}")
         found = None if call is None else _Search(device, call, options, progress).run()
         progress.clear()
         if found is None:
@@ -136,7 +135,7 @@ class _Search:
     device: Device
     call: MeasuredCall
     options: argparse.Namespace
-    progress: _Progress
+    progress: Progress
     tried: set[tuple[tuple[str, str | int], ...]] = field(default_factory=set)
     answer: dict[str, Any] = field(default_factory=dict)
 
@@ -263,24 +262,3 @@ def _label(entry: _tuning.Entry) -> str:
     phases = " (two phases)" if entry["phases"] > 1 else ""
     dtype = entry["dtype"] if entry["float32"] == "ieee" else entry["float32"]
     return f"{entry['operation']}{training}{phases} {dtype} {sizes}"
-
-
-@dataclass
-class _Progress:
-    """A progress line, shown on terminals only."""
-
-    title: str
-    stream: TextIO | None  # None if the process has closed it
-
-    def show(self, done: float, what: str) -> None:
-        """Show how many of the call's strategies are done."""
-        if self.stream is not None and self.stream.isatty():
-            bar = "#" * int(20 * done)
-            self.stream.write(f"\r\x1b[K[{bar:<20}] {self.title}: {what}"[:120])
-            self.stream.flush()
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self.stream is not None and self.stream.isatty():
-            self.stream.write("\r\x1b[K")
-            self.stream.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 import vkrnn
 from hidden import NO_GPU
 from vkrnn import __main__ as command_line
-from vkrnn import _bench, _core, _tune
+from vkrnn import _bench, _core, _output, _tune
 from vkrnn._sample import SAMPLES
 from vkrnn.checks import Comparison, Report
 
@@ -183,18 +184,91 @@ def test_a_terminal_with_a_small_character_set(tmp_path: Path) -> None:
     assert "VKRNN_GREETING=caf\\xe9" in done.stdout
 
 
-def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints one row per operation, forward and training."""
-    monkeypatch.setattr(_bench, "_median", lambda call, _: 1.0 + 0 * bool(call()))
+def test_version() -> None:
+    """It prints the version alone."""
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"vkrnn {vkrnn.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "work"),
+    [
+        ("info", "_info.describe"),
+        ("check", "check_samples"),
+        ("bench", "_bench.run"),
+        ("tune", "_tune.tune"),
+        ("demo", "demo.run"),
+    ],
+)
+def test_an_interrupt(command: str, work: str) -> None:
+    """Ctrl-C ends each command with one line."""
+    program = (
+        "import signal, sys; from vkrnn import __main__ as command_line\n"
+        "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
+        f"command_line.{work} = interrupt\n"
+        f"command_line.Device.backend = 'vulkan'\n"  # the native CPU has nothing to tune
+        f"sys.argv[1:] = [{command!r}]; sys.exit(command_line._output.run(command_line.main))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, disturbed: bool) -> None:
+    """It prints one row per operation, forward and training, and says which ones were disturbed."""
+
+    def timed(call: Any, _: float) -> _bench.Timing:
+        call()
+        return _bench.Timing(1.0, 0.25, disturbed)
+
+    monkeypatch.setattr(_bench, "_timed", timed)
     assert command_line.main(["bench", "--device", "cpu ("]) == 0
     lines = capsys.readouterr().out.splitlines()
+    rows = lines[3:9]
     names = [sample.forward.__name__ for sample in SAMPLES]
-    assert [line[2:].split("  ")[0] for line in lines[3:]] == [
+    assert [line[2:].split("  ")[0] for line in rows] == [
         name + suffix for name in names for suffix in ("", " + gradients")
     ]
-    for line in lines[3:]:
-        assert line.split()[-3:-1] == ["1.00", "1.00"]
-        assert line.split()[-1] in ("1.00", "-")
+    for line in rows:
+        times = line[29:].removesuffix("disturbed").split("  ")
+        assert [each.strip() for each in times if each.strip()] in (["1.00 +25%"] * 3, ["1.00 +25%"] * 2 + ["-"])
+        assert line.endswith("  disturbed") == disturbed
+        assert len(line.rstrip()) == len(line) <= 120
+    assert lines[9:] == (
+        ["Something else used the processors during the disturbed rows. End other programs, and run bench again."]
+        * disturbed
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "preemptions", "disturbed"),
+    [
+        ([1.0, 1.1, 1.2], 0, False),
+        ([1.0, 2.0, 2.0], 0, True),  # most calls took far longer than the fastest one
+        ([1.0, 2.0, 1.0], 0, False),  # a single one did
+        ([0.1, 0.1, 0.1], 25, False),
+        ([0.1, 0.1, 0.1], 26, True),  # equally slow calls, because other programs took turns with this one
+    ],
+)
+def test_disturbed_times(times: list[float], preemptions: int, *, disturbed: bool) -> None:
+    """A row is called disturbed by its spread, or by how often its threads lost their processors."""
+    timing = _bench.Timing.of(times, preemptions)
+    assert (timing.minimum, timing.disturbed) == (1e3 * min(times), disturbed)
+    assert timing.spread == sorted(times)[1] / min(times) - 1
+
+
+def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown on a terminal alone, in one line that is removed."""
+    shown: list[str] = []
+    for is_terminal in (True, False):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda answer=is_terminal: answer)
+        monkeypatch.setattr(sys, "stderr", stream)
+        progress = _output.Progress("bench")
+        progress.show(0.5, "lstm")
+        progress.clear()
+        shown.append(stream.getvalue())
+    assert shown == ["\r\x1b[K[##########          ] bench: lstm\r\x1b[K", ""]
 
 
 def test_bench_computes_what_pytorch_does(torch: Any) -> None:
