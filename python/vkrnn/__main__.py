@@ -86,7 +86,9 @@ def _time(chosen: Sequence[Device]) -> int:
     sizes = f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32"
     say(repr(device), f"{sizes}; milliseconds of the fastest call, and how much longer the median call took:")
     disturbed = False
-    rows = [("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", "PyTorch (CPU)".ljust(14), "")]
+    rows: list[tuple[str, ...]] = [
+        ("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", "PyTorch (CPU)".ljust(14), "")
+    ]
     say(*table(rows))
     for row in _bench.run(device, Progress("bench")):
         times = ["-" if each is None else f"{each.minimum:.2f} +{each.spread:.0%}" for each in row.timings]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import statistics
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,8 @@ from vkrnn._output import Progress
 from vkrnn._sample import SAMPLES, Floats, Sample, time_calls
 from vkrnn.devices import Device
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 __all__ = ["Row", "Timing", "run"]
 
@@ -146,4 +145,6 @@ def _timed(call: Callable[[], object], seconds: float) -> Timing:
 
 def _preemptions() -> int:
     """Return how often a thread of this process has lost its processor to another one; 0 if the system cannot tell."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    if sys.platform == "win32":
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {cell.name: getattr(operations, cell.name) for cell in _core.cells()}
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
+_CONVERTERS = {"torch.nn.modules.": "from_torch", "keras.src.layers.": "from_keras", "onnx.": "from_onnx"}
 
 
 def flat_layers(layers: Any, user: str) -> Iterator[Layer]:
@@ -28,13 +29,27 @@ def flat_layers(layers: Any, user: str) -> Iterator[Layer]:
     elif not isinstance(layers, (tuple, list)):
         raise TypeError(
             f"[{user}] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list of these, "
-            f"got {type(layers).__name__}"
+            f"got {type(layers).__name__}{_converter_of(layers)}"
         )
-    elif layers and (isinstance(layers[0], str) or (callable(layers[0]) and not isinstance(layers[0], Layer))):
+    elif layers and _names_an_operation(layers[0]):
         yield _layer_of(user, *layers)
     else:
         for layer in layers:
             yield from flat_layers(layer, user)
+
+
+def _names_an_operation(value: Any) -> bool:
+    is_layer = isinstance(value, Layer) or bool(_converter_of(value))
+    return isinstance(value, str) or (callable(value) and not is_layer)
+
+
+def _converter_of(value: object) -> str:
+    """Return a hint at the function of `vkrnn.convert` for a layer of another library; empty for anything else."""
+    for kind in type(value).__mro__:
+        for owner, function in _CONVERTERS.items():
+            if kind.__module__.startswith(owner):
+                return f"; see vkrnn.convert.{function}"
+    return ""
 
 
 def _layer_of(user: str, function: Any = None, weights: Any = None, descriptor: Any = None, *more: Any) -> Layer:

@@ -149,7 +149,7 @@ def test_options_to_torch(torch: Any, layer: Layer, shown: str) -> None:
     wanted = layer(source).output
     module = to_torch(layer)
     assert type(module).__module__ == "vkrnn.torch"
-    assert repr(module) == shown
+    assert repr(module) == f"vkrnn.torch.{shown}"
     assert scaled_error(module(torch.from_numpy(source))[0].detach().numpy(), wanted) < FLOAT32
     assert scaled_error(run(from_torch(module), source), wanted) < FLOAT32
 
@@ -274,3 +274,16 @@ def test_other_modules_of_torch(torch: Any) -> None:
     assert [layer.function for layer in from_torch(ours)] == [vkrnn.gru]
     with pytest.raises(NotImplementedError, match=re.escape("[from_torch] proj_size: expected 0, got 2")):
         from_torch(torch.nn.LSTM(3, 4, proj_size=2))
+
+
+def test_a_stream_names_the_converter(torch: Any) -> None:
+    """A stream takes no modules, and says which function makes layers of them."""
+    module = torch.nn.GRU(3, 4)
+    for given in (module, [module], [[module, module]], (module, {})):
+        with pytest.raises(TypeError) as caught:
+            vkrnn.stream(given)
+        assert str(caught.value) == (
+            "[stream] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list of these, "
+            "got GRU; see vkrnn.convert.from_torch"
+        )
+    assert vkrnn.stream(from_torch(module)).inputs == 3

@@ -194,6 +194,34 @@ def test_modules_parametrized_by_hooks(kind: str, way: str) -> None:
     agree(mine, theirs)
 
 
+def test_the_log_says_what_was_converted(caplog: pytest.LogCaptureFixture) -> None:
+    """It has the number of modules, and the name of each one that is left, with the reason."""
+
+    class Mine(torch.nn.GRU):  # type: ignore[misc]
+        """Another GRU."""
+
+    model = torch.nn.ModuleDict({"a": Model(), "b": Mine(3, 4), "c": torch.nn.LSTMCell(3, 4), "d": ours.RNN(3, 4)})
+    ours.convert(model)
+    ours.convert(torch.nn.GRUCell(3, 4))
+    ours.convert(model["a"])
+    converted = "[vkrnn.torch.convert] modules converted:"
+    assert [message for message in caplog.messages if message.startswith(converted)] == [
+        f"{converted} 3, left to PyTorch: b (Mine: a subclass may compute something else); "
+        "c (LSTMCell: vkrnn has no modules of single steps)",
+        f"{converted} 0, left to PyTorch: the model (GRUCell: vkrnn has no modules of single steps)",
+        f"{converted} 0, left to PyTorch: none",
+    ]
+
+
+@pytest.mark.parametrize("function", [ours.convert, ours.revert])
+def test_what_is_no_model(function: Any) -> None:
+    """The message says what came."""
+    for model, kind in ((Model().forward, "method"), (lambda x: x, "function"), ([torch.nn.GRU(3, 4)], "list")):
+        wanted = f"[vkrnn.torch.{function.__name__}] model: expected a torch.nn.Module, got {kind}"
+        with pytest.raises(TypeError, match=f"^{re.escape(wanted)}$"):
+            function(model)
+
+
 def test_training_with_an_optimizer() -> None:
     """An optimizer made before the conversion trains the model as it trains torch's."""
     losses = []

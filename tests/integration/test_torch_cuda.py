@@ -354,7 +354,11 @@ def test_the_faster_one_computes(caplog: pytest.LogCaptureFixture, packed: bool)
     with caplog.at_level("INFO", "vkrnn"):
         first = model(given)[0]
     assert len(ours.choices()) == count + 1
-    logged = [record.message for record in caplog.records if record.message.startswith("backend='auto': LSTM(40, 40")]
+    logged = [
+        record.message
+        for record in caplog.records
+        if record.message.startswith("backend='auto': vkrnn.torch.LSTM(40, 40")
+    ]
     assert logged == [f"backend='auto': {ours.choices()[-1]}"]
     assert all(parameter.grad is None for parameter in model.parameters())
     torch.cuda.set_rng_state(state)

@@ -92,11 +92,12 @@ def test_16_bits(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @every_kind
 def test_module_is_a_subclass_of_torchs(kind: str) -> None:
-    """It has the same repr, state_dict and constructor."""
+    """It has the same state_dict and constructor, and a repr with the package. Users' subclasses have theirs."""
     options = {"input_size": 3, "hidden_size": 5, "num_layers": 2, "bidirectional": True, "dropout": 0.25}
     theirs, mine = pair(kind, **options)
     assert isinstance(mine, type(theirs))
-    assert repr(mine) == repr(theirs)
+    assert repr(mine) == f"vkrnn.torch.{theirs!r}"
+    assert repr(type("Mine", (type(mine),), {})(3, 5)) == "Mine(3, 5)"
     assert list(mine.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(mine.state_dict())
     with pytest.raises(ValueError, match="hidden_size must be greater than zero"):
@@ -159,6 +160,23 @@ def test_wrong_dtypes(kind: str) -> None:
     kind_of, text = message(lambda: mine(x.float(), initial(mine, 2, torch.float64)))
     assert kind_of is RuntimeError
     assert text == f"[vkrnn.torch.{kind}] hx: expected dtype torch.float32, the input's, got torch.float64"
+
+
+@every_kind
+def test_what_is_no_tensor(kind: str) -> None:
+    """The message says what was expected, and what came, for the input and the states."""
+    module, x = getattr(ours, kind)(**SMALL), torch.zeros(5, 2, 3)
+    array = x.numpy()
+    for mode in (torch.enable_grad(), torch.no_grad()):
+        with mode:
+            for _ in range(3):  # until the weights are kept
+                module(x)
+            wanted = f"[vkrnn.torch.{kind}] input: expected a torch.Tensor or a PackedSequence, got"
+            assert message(lambda: module(array)) == (TypeError, f"{wanted} ndarray")
+            assert message(lambda: module([1.0])) == (TypeError, f"{wanted} list")
+            wanted = f"[vkrnn.torch.{kind}] hx: expected a torch.Tensor, got"
+            for states in (array, (array, array), [array]):
+                assert message(functools.partial(module, x, states)) == (TypeError, f"{wanted} ndarray")
 
 
 def test_list_of_states() -> None:

@@ -144,7 +144,7 @@ def test_no_option_leaves_no_trace(kind: str) -> None:
     plain, named = getattr(ours, kind)(I, H), getattr(ours, kind)(I, H, **given, recurrent_dropout=0)
     assert vars(plain).keys() == vars(named).keys()
     assert list(named.state_dict()) == list(getattr(torch.nn, kind)(I, H).state_dict())
-    assert repr(named) == f"{kind}({I}, {H})"
+    assert repr(named) == f"vkrnn.torch.{kind}({I}, {H})"
     assert type(ours.revert(named)) is getattr(torch.nn, kind)
 
 
@@ -177,7 +177,7 @@ def test_representation(kind: str) -> None:
     module = getattr(ours, kind)(3, 5, 2, **options)
     shown = set(re.findall(r"(\w+=[^,)]+)", repr(module)))
     assert shown == {f"{name}={value!r}" for name, value in {"num_layers": 2, **options}.items()}
-    assert repr(eval(repr(module), vars(ours))) == repr(module)  # noqa: S307 - of our own
+    assert repr(eval(repr(module), {"vkrnn": vkrnn})) == repr(module)  # noqa: S307 - of our own
     assert module.descriptor.clip == 0.9
 
 
@@ -316,7 +316,7 @@ def test_every_option_of_the_descriptor(kind: str) -> None:
     given = [I, H, 2, *(["relu"] if kind == "RNN" else []), False, True, 0.25, True]
     device = {"device": "cpu", "dtype": torch.float64}
     theirs, mine = (getattr(where, kind)(*given, **device) for where in (torch.nn, ours))
-    assert repr(mine) == repr(theirs)
+    assert repr(mine) == f"vkrnn.torch.{theirs!r}"
     assert [(name, value.shape, value.dtype) for name, value in mine.state_dict().items()] == [
         (name, value.shape, value.dtype) for name, value in theirs.state_dict().items()
     ]

@@ -53,7 +53,7 @@ def choices() -> list[str]:
     --------
     >>> import vkrnn.torch
     >>> vkrnn.torch.choices()  # doctest: +SKIP
-    ['LSTM(128, 128), input [128, 32, 128] float32, with gradients: vkrnn (0.52 ms, torch 1.37 ms)']
+    ['vkrnn.torch.LSTM(128, 128), input [128, 32, 128] float32, with gradients: vkrnn (0.52 ms, torch 1.37 ms)']
     """
     return [line for _, line in _chosen.values()]
 

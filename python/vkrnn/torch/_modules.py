@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -55,7 +56,7 @@ Activation or str or int
     --------
     >>> lstm = LSTM(3, 16, peephole=True, input_gate_activation="hard_sigmoid", recurrent_dropout=0.25)
     >>> lstm
-    LSTM(3, 16, peephole=True, input_gate_activation='hard_sigmoid', recurrent_dropout=0.25)
+    vkrnn.torch.LSTM(3, 16, peephole=True, input_gate_activation='hard_sigmoid', recurrent_dropout=0.25)
     >>> lstm.peephole_l0.shape
     torch.Size([64])
     """
@@ -144,7 +145,7 @@ class GRU(Recurrent, torch.nn.GRU):
     Examples
     --------
     >>> GRU(3, 16, reset_after=False)
-    GRU(3, 16, reset_after=False)
+    vkrnn.torch.GRU(3, 16, reset_after=False)
     """
 
     __module__ = "vkrnn.torch"
@@ -223,7 +224,7 @@ class RNN(Recurrent, torch.nn.RNN):
     Examples
     --------
     >>> RNN(3, 16, activation="sigmoid")
-    RNN(3, 16, activation='sigmoid')
+    vkrnn.torch.RNN(3, 16, activation='sigmoid')
     """
 
     __module__ = "vkrnn.torch"
@@ -274,6 +275,7 @@ class RNN(Recurrent, torch.nn.RNN):
 
 _OURS = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
 _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
+_logger = logging.getLogger("vkrnn")
 
 
 def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
@@ -294,7 +296,11 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     NotImplementedError
         If a module has a ``proj_size``. Then no module is changed.
     TypeError, ValueError
-        If there is no such backend.
+        If the model is no module, or if there is no such backend.
+
+    Notes
+    -----
+    The logger ``vkrnn`` says at level INFO how many modules were converted, and which were left to PyTorch and why.
 
     Warns
     -----
@@ -306,9 +312,10 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     >>> import torch, vkrnn.torch  # doctest: +SKIP
     >>> vkrnn.torch.convert(torch.nn.Sequential(torch.nn.GRU(3, 16)))  # doctest: +SKIP
     Sequential(
-      (0): GRU(3, 16)
+      (0): vkrnn.torch.GRU(3, 16)
     )
     """
+    _require_module(model, "[vkrnn.torch.convert]")
     chosen = checked_backend(backend, "[vkrnn.torch.convert]")
     found = [module for module in model.modules() if _own_class(module) in _OURS]
     for module in found:
@@ -318,6 +325,8 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
         _change_class(module, _OURS)
         if chosen != Recurrent.backend:
             module.__dict__["backend"] = chosen
+    left = "; ".join(_left_to_torch(model)) or "none"
+    _logger.info("[vkrnn.torch.convert] modules converted: %d, left to PyTorch: %s", len(found), left)
     return model
 
 
@@ -328,12 +337,15 @@ def revert(model: torch.nn.Module) -> Any:
     ------
     NotImplementedError
         If a module has an option that PyTorch's module lacks. Then no module is changed.
+    TypeError
+        If the model is no module.
 
     Warns
     -----
     UserWarning
         If the model has subclasses of vkrnn's modules, with their names. They are left alone.
     """
+    _require_module(model, "[vkrnn.torch.revert]")
     found = [module for module in model.modules() if _own_class(module) in _TORCHS]
     for module in found:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
@@ -369,3 +381,18 @@ def _warn_of_subclasses(model: torch.nn.Module, what: str, *, ours: bool) -> Non
             left.append(f"{own.__name__} at {name!r}" if name else own.__name__)
     if left:
         warn_caller(f"{what}, because subclasses may compute something else: {', '.join(left)}")
+
+
+def _require_module(model: object, where: str) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{where} model: expected a torch.nn.Module, got {type(model).__name__}")
+
+
+def _left_to_torch(model: torch.nn.Module) -> Iterator[str]:
+    """Describe each recurrent module of a model that PyTorch computes, with the reason."""
+    for name, module in model.named_modules():
+        where = f"{name or 'the model'} ({type(module).__name__}"
+        if isinstance(module, torch.nn.RNNCellBase):
+            yield f"{where}: vkrnn has no modules of single steps)"
+        elif isinstance(module, torch.nn.RNNBase) and not isinstance(module, Recurrent):
+            yield f"{where}: a subclass may compute something else)"

@@ -80,6 +80,11 @@ class Recurrent(torch.nn.RNNBase):
         for name, (only, own) in self._beyond_torch(training=training).items():
             raise NotImplementedError(f"{where} {name}: torch.nn.{self._name} supports only {only!r}, got {own!r}")
 
+    def _get_name(self) -> str:
+        """Return the name in reprs and in PyTorch's messages: with the package, to tell the module from PyTorch's."""
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__name__}" if kind.__module__ == "vkrnn.torch" else kind.__name__
+
     def extra_repr(self) -> str:
         """Return the arguments of the constructor that differ from the defaults."""
         options = [f"{name}={own!r}" for name, (_, own) in self._beyond_torch(training=True).items()]
@@ -122,10 +127,20 @@ class Recurrent(torch.nn.RNNBase):
                 where = f"[vkrnn.torch.{self._name}] torch.jit.trace and torch.onnx.export:"
                 self.require_torchs_options(where, training=self.training)
                 return super().forward(input, hx)
-        data = input.data if isinstance(input, PackedSequence) else input
-        if isinstance(data, Tensor) and data.is_cuda:
+        self._require_tensors(input, hx)
+        if (input.data if isinstance(input, PackedSequence) else input).is_cuda:
             return self._compute_on_cuda(input, hx)
         return self._compute(input, hx)
+
+    def _require_tensors(self, input: Any, hx: Any) -> None:  # noqa: A002
+        if not isinstance(input, (Tensor, PackedSequence)):
+            self._refuse_type("input: expected a torch.Tensor or a PackedSequence", input)
+        for state in hx if isinstance(hx, (tuple, list)) else (hx,):
+            if not isinstance(state, Tensor) and hx is not None:
+                self._refuse_type("hx: expected a torch.Tensor", state)
+
+    def _refuse_type(self, expected: str, got: object) -> NoReturn:
+        raise TypeError(f"[vkrnn.torch.{self._name}] {expected}, got {type(got).__name__}")
 
     def _compute_on_cuda(self, input: Any, hx: Any) -> Any:  # noqa: A002
         ways = {"vkrnn": self._compute_by_vkrnn, "torch": self._compute_by_torch}
