@@ -35,6 +35,17 @@ void translate(std::exception_ptr thrown) {
     }
 }
 
+// Calls a function. Its exception loses its traceback, which XLA would write before the message.
+py::object call_without_traceback(const py::function& function, const py::args& arguments) {
+    try {
+        return function(*arguments);
+    } catch (const py::error_already_set& error) {
+        PyException_SetTraceback(error.value().ptr(), Py_None);
+        PyErr_SetObject(error.type().ptr(), error.value().ptr());
+    }
+    throw py::error_already_set();
+}
+
 }  // namespace
 
 void register_errors(py::module_& module) {
@@ -47,6 +58,7 @@ void register_errors(py::module_& module) {
     if (device_error == nullptr) throw py::error_already_set();
     module.attr("DeviceError") = py::handle(device_error);
     py::register_local_exception_translator(&translate);
+    module.def("call_without_traceback", &call_without_traceback, py::arg("function"));
 }
 
 }  // namespace vkrnn::python

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
+from vkrnn._foreign import as_numpy
 from vkrnn._given_layers import flat_layers, with_arrays
 from vkrnn._layer import Layer
 from vkrnn._warnings import warn_of_unused_bias

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,29 @@ def test_device() -> None:
         assert cpu.statistics()["calls"] == 1
     jax.block_until_ready(traced())
     assert other.statistics()["calls"] == before + 1
+
+
+@both_ways
+def test_the_slower_way_warns_once(way: str, tmp_path: Path) -> None:
+    """The warning names the line that compiles the first such program. Calls outside of jit do not warn."""
+    if way == "ffi":
+        require_ffi()
+    program = tmp_path / "program.py"
+    program.write_text(
+        ("import vkrnn._core; vkrnn._core.xla_handler = lambda: None\n" if way == "callback" else "\n")
+        + "import jax, numpy as np, vkrnn.jax\n"
+        "def output(source): return vkrnn.jax.single_gate_rnn(source, np.ones((2, 2), np.float32)).output\n"
+        "with vkrnn.Device('cpu ('):\n"
+        "    output(np.ones((3, 1, 2), np.float32))\n"
+        "    jax.jit(output)(np.ones((3, 1, 2), np.float32))\n"
+        "    jax.jit(output)(np.ones((4, 1, 2), np.float32))\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+    warned = [line for line in done.stderr.splitlines() if "RuntimeWarning" in line]
+    assert warned == [
+        f"{program}:6: RuntimeWarning: [vkrnn.jax] compiled programs call back into Python, which takes longer: vkrnn "
+        "was built without XLA's headers; docs/jax.md says how to build vkrnn so that they call it directly"
+    ] * (way == "callback")
 
 
 def test_the_process_ends_during_calls() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -50,6 +52,8 @@ def _register() -> str:
 
 
 _core.provide("opened_cuda", _opened_cuda)
+_PACKAGES = ("vkrnn", "jax", "contextlib")
+_warned = False  # whether the user knows that programs call back into Python
 _problem = _register()
 if _problem:
     logging.getLogger("vkrnn").info("programs of JAX call back into Python: %s", _problem)
@@ -70,11 +74,32 @@ def handles(call: Call, platform: str, *, exported: bool = False) -> bool:
     An exported program runs on devices of another process, where its arrays are, unless its calls name a device.
     """
     backend = {"cpu": "native", "cuda": "cuda"}.get(platform)
-    if _problem or backend is None:
+    if backend is None:
         return False
     if call.is_device_named or (platform == "cpu" and not exported):
-        return call.device.backend == backend
-    return exported or any(profile.backend == backend for profile in _core.list_devices())
+        fits = call.device.backend == backend
+    else:
+        fits = exported or any(profile.backend == backend for profile in _core.list_devices())
+    if fits and _problem:
+        _warn_once()
+    return fits and not _problem
+
+
+def _warn_once() -> None:
+    """Warn, the first time in a process, that a program takes the slower way."""
+    global _warned  # noqa: PLW0603
+    if _warned:
+        return
+    _warned = True
+    frame, depth = sys._getframe(1), 1  # noqa: SLF001 - of the caller outside of the packages
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(
+        f"[vkrnn.jax] compiled programs call back into Python, which takes longer: {_problem}; docs/jax.md says how to "
+        "build vkrnn so that they call it directly",
+        RuntimeWarning,
+        stacklevel=depth + 1,
+    )
 
 
 def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: bool) -> Callable[..., list[Any]]:

@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from vkrnn import _core
 from vkrnn.jax import _ffi
 from vkrnn.jax._host import Call, Kinds, compute
 
@@ -121,9 +122,12 @@ def _call_back(context: Any, *operands: Any, **parameters: Any) -> Any:
         )
     callback = functools.partial(compute, **parameters)
     # The operation has no sharding: XLA gathers its operands, and each device makes the whole call.
-    found, _, _ = mlir.emit_python_callback(
+    found, _, emitted = mlir.emit_python_callback(
         context, callback, None, list(operands), context.avals_in, context.avals_out, has_side_effect=False
     )
+    callbacks = getattr(context.module_context, "host_callbacks", None)
+    if callbacks and callbacks[-1] is emitted and callable(emitted):  # as in JAX 0.10; others show a traceback first
+        callbacks[-1] = functools.partial(_core.call_without_traceback, emitted)
     return found
 
 
