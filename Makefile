@@ -136,6 +136,7 @@ sdist: $(VENV)/.dev
 # Warnings are errors, such as dead links and undocumented public names.
 site: $(VENV)/.site
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
+	@echo "The site is at file://$(CURDIR)/build/site/index.html"
 
 # On the CPU device, which every machine has.
 notebooks: $(VENV)/.notebooks

@@ -30,7 +30,18 @@ html_css_files = ["wide.css"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "bench/**.md"]
 exclude_patterns = [".*", "build", "dist"]
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "numpydoc", "myst_nb", "sphinxcontrib.mermaid"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "myst_nb",
+    "sphinx_copybutton",
+    "sphinxcontrib.mermaid",
+]
+
+copybutton_prompt_text = r">>> |\.\.\. "  # what is copied: the lines with prompts, without these
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div.highlight pre:not(.cell_output pre)"
 
 nb_execution_mode = "off"  # they are committed with their outputs
 nb_merge_streams = True
