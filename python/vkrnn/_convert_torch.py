@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import operations
+from vkrnn._calls import BoundCall
 from vkrnn._layer import Layer
 from vkrnn._packages import import_package
 from vkrnn._torch_layout import FORWARD, descriptor, from_torch_layout
@@ -109,8 +110,8 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     TypeError
         If something else is given.
     ValueError
-        If there is no layer, if layers differ in more than their weights, or if a layer does not take the output of the
-        one before.
+        If there is no layer, if a weight has a wrong shape, if layers differ in more than their weights, or if a layer
+        does not take the output of the one before.
     NotImplementedError
         If neither has an equivalent: reverse order in one direction, no input weight. The message names it.
     """
@@ -176,6 +177,9 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
         raise NotImplementedError(
             f"{where} input_weight: expected an array, which torch's modules always have, got none"
         )
+    source = np.zeros((1, 1, given["input_weight"].shape[-1]), given["input_weight"].dtype)
+    call = {"source": source, **given, "descriptor": layer.descriptor, "name": f"layer {number}"}
+    BoundCall.of(layer.function.__name__, call)  # checks shapes and dtypes
     if (layer.function, layer.descriptor) != (first.function, first.descriptor):
         raise ValueError(
             f"{where} expected {first.function.__name__} with {first.descriptor!r}, as layer 0, got "

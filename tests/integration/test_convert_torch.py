@@ -276,6 +276,21 @@ def test_other_modules_of_torch(torch: Any) -> None:
         from_torch(torch.nn.LSTM(3, 4, proj_size=2))
 
 
+@pytest.mark.usefixtures("torch")
+def test_layers_of_wrong_shapes() -> None:
+    """`to_torch` and a call of the layer have the same message."""
+    weights = {"recurrent_weight": np.ones((5, 20), np.float32), "input_weight": np.ones((20, 3), np.float32)}
+    layer = Layer(vkrnn.lstm, weights, LSTM())
+    wanted = "recurrent_weight: expected shape [4H, H] = [20, 5], got [5, 20] (it looks transposed)"
+    for function, prefix in (
+        (lambda: to_torch(layer), "[lstm 'layer 0']"),
+        (lambda: vkrnn.stream(layer), "[lstm 'layer 0']"),
+        (lambda: layer(np.ones((2, 1, 3), np.float32)), "[lstm]"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{prefix} {wanted}')}$"):
+            function()
+
+
 def test_a_stream_names_the_converter(torch: Any) -> None:
     """A stream takes no modules, and says which function makes layers of them."""
     module = torch.nn.GRU(3, 4)
