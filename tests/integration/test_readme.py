@@ -36,6 +36,7 @@ NEEDED = {DOCS / "jax.md": "jax", DOCS / "onnx.md": "onnx", DOCS / "torch.md": "
 SCRIPTS = {
     DOCS / "command-line.md": (),
     DOCS / "conventions.md": (),
+    DOCS / "jax.md": ("jax", "flax"),
     DOCS / "streaming.md": ("torch", "keras"),
     DOCS / "torch.md": ("torch", "keras"),
 }
