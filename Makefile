@@ -20,7 +20,7 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
+SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src cpp/third_party python shaders -type f -not -name '*.pyc')
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 # The package is always built in one folder, so that everything is compiled once.
 ALWAYS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON

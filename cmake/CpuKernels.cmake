@@ -52,8 +52,9 @@ function(vkrnn_set_cpu_options target)
 endfunction()
 
 function(vkrnn_add_cpu_kernels target)
-    add_library(${target} STATIC ${VKRNN_CPU_KERNELS}/products.cpp ${VKRNN_CPU_KERNELS}/tiles.cpp)
+    add_library(${target} STATIC ${VKRNN_CPU_KERNELS}/hash.cpp ${VKRNN_CPU_KERNELS}/products.cpp ${VKRNN_CPU_KERNELS}/tiles.cpp)
     vkrnn_set_cpu_options(${target})
+    target_include_directories(${target} SYSTEM PRIVATE ${PROJECT_SOURCE_DIR}/cpp/third_party/xxhash)
 endfunction()
 
 function(vkrnn_add_cells target rows folder)

@@ -37,7 +37,7 @@ def main() -> None:
     assert (package / "_core.pyi").exists()
     assert not package.with_name("vkrnn.libs").exists(), "the wheel bundles libraries"
     notices = {path.name for path in metadata.files("vkrnn") or () if "licenses" in path.parts}
-    assert notices == {"LICENSE", "README.txt", "Apache-2.0.txt", "pybind11.txt"}
+    assert notices == {"LICENSE", "README.txt", "Apache-2.0.txt", "pybind11.txt", "xxHash.txt"}
 
     assert vkrnn._core.xla_handler() is not None, "the wheel has no handler for JAX's programs"
 
