@@ -1,4 +1,4 @@
-// Layers whose weights stay on a device, and samples of arrays that show whether these have changed.
+// Layers whose weights stay on a device, and fingerprints of arrays that show whether these have changed.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
+#include "vkrnn/fingerprint.h"
 #include "vkrnn/prepared.h"
 
 namespace vkrnn::python {
@@ -19,91 +20,36 @@ Dtype dtype_named(const std::string& name, const std::string& where) {
     throw TypeError(where + "expected dtype float32, float64, float16 or bfloat16, got " + name);
 }
 
-// Samples of arrays, to find out later whether the arrays have changed. A small array is sampled whole. A larger matrix
-// is sampled along its diagonal, which wraps around at the last row and column, so that each row and column has a
-// sample.
-class Samples {
+// The fingerprint of C-contiguous arrays, which it keeps alive.
+class PythonFingerprint {
 public:
-    explicit Samples(std::vector<py::array> arrays) : arrays_(std::move(arrays)) {
-        for (const py::array& array : arrays_) {
-            if ((array.flags() & py::array::c_style) == 0) throw ValueError("[samples] expected C-contiguous arrays");
-            add(array);
-        }
-        std::size_t bytes = 0;
-        for (const Run& run : runs_) bytes += run.count * run.element;
-        samples_.resize(bytes);
-        std::byte* to = samples_.data();
-        for (const Run& run : runs_)
-            for (std::size_t i = 0; i < run.count; ++i, to += run.element)
-                std::memcpy(to, run.at + i * run.apart, run.element);
+    explicit PythonFingerprint(std::vector<py::array> arrays)
+        : arrays_(std::move(arrays)), fingerprint_(fingerprint_of(arrays_)) {}
+
+    [[nodiscard]] bool unchanged() const {
+        const EnvironmentCopy environment(kCallVariables);
+        const Unlocked unlocked;
+        return fingerprint_.unchanged();
     }
 
-    [[nodiscard]] bool unchanged() const { return unchanged(0, 1); }
-
-    // Compares one of several parts of the samples. Needs no GIL.
-    [[nodiscard]] bool unchanged(unsigned part, unsigned parts) const {
-        const std::byte* kept = samples_.data();
-        return std::ranges::all_of(runs_, [&](Run run) {
-            const std::size_t first = run.count * part / parts, end = run.count * (part + 1) / parts;
-            const std::byte* const from = kept + first * run.element;
-            kept += run.count * run.element;
-            run.at += first * run.apart;
-            run.count = end - first;
-            return equals(run, from);
-        });
-    }
+    // Neither changes nor needs the GIL.
+    [[nodiscard]] bool unchanged(unsigned part, unsigned parts) const { return fingerprint_.unchanged(part, parts); }
 
 private:
-    static constexpr py::ssize_t kSmall = 16384;
-
-    // Elements of an array that are the same number of bytes apart.
-    struct Run {
-        const std::byte* at;
-        std::size_t count, apart, element;
-    };
-
-    void add(const py::array& array) {
-        const auto* const data = static_cast<const std::byte*>(array.data());
-        const auto element = static_cast<std::size_t>(array.itemsize());
-        if (array.nbytes() <= kSmall) {
-            runs_.push_back({data, static_cast<std::size_t>(array.size()), element, element});
-            return;
+    static Fingerprint fingerprint_of(const std::vector<py::array>& arrays) {
+        std::vector<std::span<const std::byte>> spans;
+        for (const py::array& array : arrays) {
+            if ((array.flags() & py::array::c_style) == 0)
+                throw ValueError("[fingerprint] expected C-contiguous arrays");
+            spans.emplace_back(static_cast<const std::byte*>(array.data()), static_cast<std::size_t>(array.nbytes()));
         }
-        const auto size = static_cast<std::size_t>(array.size()),
-                   rows = array.ndim() > 1 ? static_cast<std::size_t>(array.shape(0)) : 1, columns = size / rows,
-                   side = std::min(rows, columns), all = std::max(rows, columns);
-        // Each part of the diagonal begins in the first column or, if there are more columns than rows, in the first
-        // row.
-        for (std::size_t done = 0; done < all; done += side)
-            runs_.push_back({data + done * (rows > columns ? columns : 1) * element, std::min(side, all - done),
-                             (columns + 1) * element, element});
-    }
-
-    static bool equals(const Run& run, const std::byte* kept) {
-        if (run.apart == run.element) return std::memcmp(run.at, kept, run.count * run.element) == 0;
-        switch (run.element) {
-            case 2: return elements_equal<std::uint16_t>(run, kept);
-            case 4: return elements_equal<std::uint32_t>(run, kept);
-            default: return elements_equal<std::uint64_t>(run, kept);
-        }
-    }
-
-    // The loop does not stop at the first difference, so the processor can load many elements at the same time.
-    template <class Bits>
-    static bool elements_equal(const Run& run, const std::byte* kept) {
-        Bits differences = 0;
-        for (std::size_t i = 0; i < run.count; ++i) {
-            Bits now{}, before{};
-            std::memcpy(&now, run.at + i * run.apart, sizeof now);
-            std::memcpy(&before, kept + i * sizeof before, sizeof before);
-            differences |= now ^ before;
-        }
-        return differences == 0;
+        const EnvironmentCopy environment(kCallVariables);
+        const Unlocked unlocked;
+        return Fingerprint(spans);
     }
 
     std::vector<py::array> arrays_;
-    std::vector<Run> runs_;
-    std::vector<std::byte> samples_;
+    Fingerprint fingerprint_;
 };
 
 class PythonLayers {
@@ -120,17 +66,17 @@ public:
     }
 
     // Runs the layers and returns the output [T, N, D H] and the last states. `owner` is the vkrnn.Device of the
-    // device. Returns None if there are samples, and they have changed.
+    // device. Returns None if a fingerprint is given, and its arrays have changed.
     py::object run(const py::array& source, const std::optional<py::array>& hidden,
                    const std::optional<py::array>& cell, const py::object& owner, bool tf32,
-                   const Samples* samples) const {
-        return run(source, hidden, cell, owner, tf32, samples, false);
+                   const PythonFingerprint* fingerprint) const {
+        return run(source, hidden, cell, owner, tf32, fingerprint, false);
     }
 
     // If there is one direction, the output may have it as an axis: [T, 1, N, H].
     py::object run(const py::array& source, const std::optional<py::array>& hidden,
-                   const std::optional<py::array>& cell, const py::object& owner, bool tf32, const Samples* samples,
-                   bool has_direction) const {
+                   const std::optional<py::array>& cell, const py::object& owner, bool tf32,
+                   const PythonFingerprint* fingerprint, bool has_direction) const {
         const Spec& spec = layers_->spec(0);
         const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
                    C = py::ssize_t{spec.C()};
@@ -138,9 +84,9 @@ public:
             throw ValueError(kLayers + "source: expected 3 axes, got " + std::to_string(source.ndim()));
         const py::ssize_t T = source.shape(0), N = source.shape(1), H = spec.H;
         const py::array from = checked(source, "source", {T, N, py::ssize_t{spec.I}});
-        if (samples != nullptr && T * N > 1) {  // a longer call should not be made in vain
-            if (!samples->unchanged()) return py::none();
-            samples = nullptr;
+        if (fingerprint != nullptr && T * N > 1) {  // a longer call should not be made in vain
+            if (!fingerprint->unchanged()) return py::none();
+            fingerprint = nullptr;
         }
         LayersCall call{.T = T, .N = N, .source = from.data(), .tf32 = tf32};
         py::array states[2];
@@ -163,16 +109,16 @@ public:
         call.last_hidden = add_last(H);
         if (C > 0) call.last_cell = add_last(C * H);
         if (layers_->run_step(call)) {
-            if (samples != nullptr && !samples->unchanged()) return py::none();
+            if (fingerprint != nullptr && !fingerprint->unchanged(0, 1)) return py::none();
         } else {
             std::atomic<bool> same = true;
             const auto compare = [&](unsigned part, unsigned parts) {
-                if (!samples->unchanged(part, parts)) same = false;
+                if (!fingerprint->unchanged(part, parts)) same = false;
             };
             const EnvironmentCopy environment(kCallVariables);
             {
                 const Unlocked unlocked;
-                layers_->run(call, &interrupted, samples != nullptr ? Share(compare) : Share());
+                layers_->run(call, &interrupted, fingerprint != nullptr ? Share(compare) : Share());
             }
             if (!same) return py::none();
         }
@@ -268,17 +214,17 @@ std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std
 }
 
 void register_layers(py::module_& module) {
-    py::class_<Samples>(module, "Samples")
+    py::class_<PythonFingerprint>(module, "Fingerprint")
         .def(py::init<std::vector<py::array>>(), py::arg("arrays"))
-        .def("unchanged", py::overload_cast<>(&Samples::unchanged, py::const_));
+        .def("unchanged", py::overload_cast<>(&PythonFingerprint::unchanged, py::const_));
     py::class_<PythonLayers>(module, "Layers")
         .def(py::init<const std::shared_ptr<Device>&, const std::vector<PythonLayer>&>(), py::arg("device"),
              py::arg("layers"))
         .def("run",
              py::overload_cast<const py::array&, const std::optional<py::array>&, const std::optional<py::array>&,
-                               const py::object&, bool, const Samples*>(&PythonLayers::run, py::const_),
+                               const py::object&, bool, const PythonFingerprint*>(&PythonLayers::run, py::const_),
              py::arg("source"), py::arg("hidden"), py::arg("cell"), py::arg("owner"), py::arg("tf32") = false,
-             py::arg("samples") = nullptr, py::call_guard<Inside>());
+             py::arg("fingerprint") = nullptr, py::call_guard<Inside>());
     py::class_<PythonNode>(module, "Node")
         .def(py::init<std::vector<std::pair<std::size_t, py::object>>, std::size_t, std::vector<std::size_t>,
                       std::vector<bool>>(),

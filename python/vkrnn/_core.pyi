@@ -176,6 +176,10 @@ class CheckedCall:
     @property
     def result_shapes(self) -> tuple[tuple[int, ...], ...]: ...
 
+class Fingerprint:
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
+    def unchanged(self) -> bool: ...
+
 class Layers:
     def __init__(self, device: Device, layers: Sequence[tuple[str, dict[str, Any], Any]]) -> None: ...
     def run(
@@ -185,7 +189,7 @@ class Layers:
         cell: npt.NDArray[Any] | None,
         owner: object,
         tf32: bool = False,
-        samples: Samples | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> list[npt.NDArray[Any]] | None: ...
 
 class NetworkForward:
@@ -213,10 +217,6 @@ class Node:
     def run(
         self, inputs: tuple[Any, ...], layers: Layers, owner: object, tf32: bool = False
     ) -> tuple[npt.NDArray[Any] | None, ...] | None: ...
-
-class Samples:
-    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
-    def unchanged(self) -> bool: ...
 
 class Stream:
     def __init__(

@@ -33,14 +33,18 @@ class Prepared:
     def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""
         results = self._layers.run(source, hidden, cell, self.device, self._rounds())
-        assert results is not None  # noqa: S101 - only changed samples give None
+        assert results is not None  # noqa: S101 - only a fingerprint gives None
         return results
 
     def run_unless_changed(
-        self, samples: _core.Samples, source: Array, hidden: Array | None = None, cell: Array | None = None
+        self,
+        fingerprint: _core.Fingerprint | None,
+        source: Array,
+        hidden: Array | None = None,
+        cell: Array | None = None,
     ) -> list[Array] | None:
-        """Do the same as `run`, or return None if sampled arrays have changed, which the call's threads find."""
-        return self._layers.run(source, hidden, cell, self.device, self._rounds(), samples)
+        """Do the same as `run`, or return None if the arrays of a fingerprint have changed, which the threads find."""
+        return self._layers.run(source, hidden, cell, self.device, self._rounds(), fingerprint)
 
     def run_node(self, node: _core.Node, inputs: tuple[Any, ...]) -> tuple[Array | None, ...] | None:
         """Return the outputs of an ONNX node, which the layer computes; None if `node` does not take these inputs."""

@@ -13,7 +13,6 @@ from oracles import require
 
 torch = require("torch")
 from kept_modules import a_module, assert_same, plain, warm  # noqa: E402
-from torch_modules import initial  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("torch_seed", "no_gradients")
 
@@ -88,7 +87,7 @@ def test_changes_are_noticed(change: str, runs: list[Any]) -> None:
 
 
 def test_a_transposed_matrix() -> None:
-    """`data` can be another view of the same memory, which has the same address and samples."""
+    """`data` can be another view of the same memory, which has the same address and bytes."""
     module, x = a_module("RNN", 40), torch.rand(3, 1, 40)
     before = warm(module, x)
     module.weight_ih_l0.data = module.weight_ih_l0.data.t()
@@ -97,18 +96,30 @@ def test_a_transposed_matrix() -> None:
     assert_same(got, plain(module, x))
 
 
-@pytest.mark.parametrize("size", [40, 720])
-@pytest.mark.parametrize("row", [0, -1])
-def test_changes_are_noticed_by_a_single_step(row: int, size: int, runs: list[Any]) -> None:
-    """The threads of a long step share the samples between them, in the order of the rows."""
-    module, x = a_module("GRU", size, size), torch.rand(1, 1, size)
-    hx = initial(module, 1, torch.float32)
-    warm(module, x, hx)
-    runs.clear()
-    module.weight_hh_l0.data[row].fill_(1)
-    got = module(x, hx)
-    assert not runs
-    assert_same(got, plain(module, x, hx))
+def test_the_same_bytes_in_another_dtype(runs: list[Any]) -> None:
+    """`data` can give the same bytes another meaning."""
+    module, x = a_module("GRU").half(), torch.rand(3, 1, 24)
+    warm(module, x.half())
+    assert len(runs) == 2
+    for parameter in module.parameters():
+        parameter.data = parameter.data.view(torch.bfloat16)
+    assert_same(module(x.bfloat16()), plain(module, x.bfloat16()))
+
+
+def test_inference_tensors_and_shared_memory(runs: list[Any]) -> None:
+    """PyTorch counts no changes of inference tensors, nor those that other processes make."""
+    with torch.inference_mode():
+        of_inference = copy.deepcopy(a_module("LSTM"))
+    x = torch.rand(3, 1, 24)
+    for module in (of_inference, a_module("LSTM").share_memory()):
+        runs.clear()
+        before = warm(module, x)
+        assert len(runs) == 2
+        with torch.inference_mode():
+            module.weight_hh_l0[3, 4] += 1
+            got = module(x)
+        assert not torch.equal(got[0], before[0])
+        assert_same(got, plain(module, x))
 
 
 def test_another_dtype(runs: list[Any]) -> None:

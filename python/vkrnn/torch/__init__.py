@@ -6,7 +6,8 @@ of vkrnn as further keyword arguments::
     from vkrnn.torch import LSTM
     output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))
 
-`convert` makes the modules of a model these, and `revert` makes them PyTorch's again. `single_gate_rnn`, `lstm` and
+`convert` makes the modules of a model these, and `revert` makes them PyTorch's again. `frozen` is the promise that a
+model's parameters do not change. `single_gate_rnn`, `lstm` and
 `gru` are the functions of vkrnn on tensors, with every option and with gradients. Tensors are on the CPU or on a CUDA
 device. `docs/torch.md` says what does not work.
 """
@@ -21,6 +22,6 @@ except ImportError as error:
 from vkrnn.torch import _autograd  # noqa: F401 - registers derivatives
 from vkrnn.torch._choice import choices
 from vkrnn.torch._functions import gru, lstm, single_gate_rnn
-from vkrnn.torch._modules import GRU, LSTM, RNN, convert, revert
+from vkrnn.torch._modules import GRU, LSTM, RNN, convert, frozen, revert
 
-__all__ = ["GRU", "LSTM", "RNN", "choices", "convert", "gru", "lstm", "revert", "single_gate_rnn"]
+__all__ = ["GRU", "LSTM", "RNN", "choices", "convert", "frozen", "gru", "lstm", "revert", "single_gate_rnn"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -24,68 +25,67 @@ _PREFIX = "[vkrnn.torch]"
 class Kept:
     """A module's parameters at one call and, from the second such call on, their packed weights.
 
-    PyTorch counts the changes of a tensor, but not those through `tensor.data` or an array in the same memory. To find
-    these, samples of the elements are compared.
+    A fingerprint of all bytes of the parameters tells whether they have changed. A frozen module needs none, and packs
+    its weights at the first call.
     """
 
     def __init__(self, module: Any) -> None:
         self._device = resolve(None, _PREFIX)
-        parameters = list(module._parameters.values())  # noqa: SLF001
-        self._known = [(each, each._version, each.data_ptr()) for each in parameters]  # noqa: SLF001 - torch's name
-        self._samples: _core.Samples | None = None
+        self._parameters = list(module._parameters.values())  # noqa: SLF001
+        self._dtypes = [each.dtype for each in self._parameters]
+        self._places = _places(self._parameters)
+        self._frozen: bool = module._frozen  # noqa: SLF001
+        self._fingerprint = None if self._frozen else _core.Fingerprint(list(map(to_array, self._parameters)))
         self._prepared: Prepared | None = None
 
     @staticmethod
     def is_possible(module: Any) -> bool:
-        """Return whether all changes of the parameters would be noticed, and the layers run in one call."""
-        parameters = module._parameters  # noqa: SLF001
+        """Return whether the layers run in one call on the parameters themselves."""
         return (
             not drops(module)
             and has_all_parameters(module)
             and all(
-                type(parameter) is torch.nn.Parameter
-                and parameter.is_contiguous()
-                and not parameter.is_inference()  # inference tensors have no version
-                and not parameter.is_shared()  # other processes may change it
-                for parameter in parameters.values()
+                type(parameter) is torch.nn.Parameter and parameter.is_contiguous()
+                for parameter in module._parameters.values()  # noqa: SLF001
             )
         )
 
     def prepared(self, module: Any) -> Prepared | None:
         """Return the module's layers with packed weights; None if the parameters or the device are others now."""
-        if not self._is_for(module):
+        dtypes = [each.dtype for each in self._parameters]  # `call` only takes inputs of the dtype
+        if not self._is_for(module) or dtypes != self._dtypes or not self._is_unchanged():
             return None
-        if self._samples is None:
-            samples = _core.Samples([to_array(parameter) for parameter, _, _ in self._known])
-            self._prepared = _prepare(module, self._device)
-            self._samples = samples
-        return self._prepared if self._samples.unchanged() else None
+        if self._prepared is None:
+            prepared = _prepare(module, self._device)
+            if not self._is_unchanged():  # another thread may have written while the weights were packed
+                return None
+            self._prepared = prepared
+        return self._prepared
 
     def _is_for(self, module: Any) -> bool:
-        """Return whether the module is unchanged, as far as this is known without comparing samples."""
+        """Return whether the module has the same parameters, device and mode."""
         parameters = module._parameters  # noqa: SLF001
         device = resolve(None, _PREFIX)
-        if device is not self._device or device.closed or len(parameters) != len(self._known) or drops(module):
-            return False
-        for parameter, (same, version, address) in zip(parameters.values(), self._known, strict=True):
-            if (
-                parameter is not same
-                or parameter._version != version  # noqa: SLF001
-                or parameter.data_ptr() != address
-                or not parameter.is_contiguous()  # transposed in place through `.data`
-            ):
-                return False
-        return True
+        return (
+            device is self._device
+            and not device.closed
+            and not drops(module)
+            and len(parameters) == len(self._parameters)
+            and all(map(operator.is_, parameters.values(), self._parameters))
+            and (self._frozen or _places(self._parameters) == self._places)
+        )
+
+    def _is_unchanged(self) -> bool:
+        return self._fingerprint is None or self._fingerprint.unchanged()
 
     def call(self, module: Any, source: Any, hx: Any) -> Any:
         """Return the results of a usual call, on a step or a sequence [T, N, I]; None for any other call.
 
         That includes calls with mistakes, for which the ordinary way raises the error.
         """
-        samples, prepared = self._samples, self._prepared
+        prepared = self._prepared
         if (
-            samples is None
-            or prepared is None
+            prepared is None
             or type(source) is not Tensor
             or module.batch_first
             or torch.is_grad_enabled()
@@ -95,22 +95,28 @@ class Kept:
         ):
             return None
         lstm = module.mode == "LSTM"
-        try:
-            states = () if hx is None else hx if lstm else (hx,)
-            if (
-                type(states) is not tuple
-                or len(states) not in (0, 1 + lstm)
-                or any(type(each) is not Tensor for each in states)
-            ):
+        states = () if hx is None else hx if lstm else (hx,)
+        if type(states) is not tuple or len(states) not in (0, 1 + lstm):
+            return None
+        for each in states:  # `all` would take longer
+            if type(each) is not Tensor:
                 return None
+        try:
             with pytorch_threads:
-                results = prepared.run_unless_changed(samples, source.numpy(), *[each.numpy() for each in states])
+                results = prepared.run_unless_changed(
+                    self._fingerprint, source.numpy(), *[each.numpy() for each in states]
+                )
                 if results is None:
                     return None
                 output, *last = map(torch.from_numpy, results)
         except (RuntimeError, TypeError, ValueError):
             return None
         return output, tuple(last) if lstm else last[0]
+
+
+def _places(parameters: list[Tensor]) -> list[int]:
+    """Return where the tensors are, and whether they are contiguous. Assignments to `tensor.data` can change it."""
+    return [*map(Tensor.data_ptr, parameters), *map(Tensor.is_contiguous, parameters)]
 
 
 def has_all_parameters(module: Any) -> bool:

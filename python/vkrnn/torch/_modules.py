@@ -14,7 +14,7 @@ from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._recurrent import Recurrent, require_no_projection
 
-__all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
+__all__ = ["GRU", "LSTM", "RNN", "convert", "frozen", "revert"]
 
 
 class LSTM(Recurrent, torch.nn.LSTM):
@@ -278,7 +278,7 @@ _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 _logger = logging.getLogger("vkrnn")
 
 
-def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
+def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool = False) -> Any:
     """Make vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
 
     Only the class of the modules changes. They keep parameters, parametrizations, hooks and mode, so an optimizer goes
@@ -290,6 +290,8 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     model : torch.nn.Module
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         As in `LSTM`, for all modules.
+    frozen : bool, default False
+        Also promise that the parameters do not change, as the function `frozen` does.
 
     Raises
     ------
@@ -327,6 +329,48 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
             module.__dict__["backend"] = chosen
     left = "; ".join(_left_to_torch(model)) or "none"
     _logger.info("[vkrnn.torch.convert] modules converted: %d, left to PyTorch: %s", len(found), left)
+    return _freeze(model) if frozen else model
+
+
+def frozen(model: torch.nn.Module, mode: bool = True) -> Any:
+    """Promise that the parameters of a model's vkrnn modules do not change any more, and return the model.
+
+    Without gradients, a module computes with packed weights that it keeps. Before each call it looks whether a
+    parameter has changed, by a hash of all of them. A frozen module does not look, which makes single steps faster. It
+    packs its weights at the first call, and computes with them until the promise ends, even if a parameter is changed
+    in place.
+
+    ``frozen(model, False)`` and ``model.train()`` end the promise. ``model.eval()``, ``load_state_dict``, ``to`` and
+    calls with gradients do not, but the weights are packed again after them. Copies and pickles of a model are not
+    frozen. Calls on CUDA devices read the parameters in any case.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its modules that are vkrnn's, and itself if it is one.
+    mode : bool, default True
+        False ends the promise.
+
+    Raises
+    ------
+    TypeError
+        If the model is no module.
+
+    Examples
+    --------
+    >>> import torch, vkrnn.torch  # doctest: +SKIP
+    >>> lstm = vkrnn.torch.frozen(vkrnn.torch.LSTM(3, 16).eval())  # doctest: +SKIP
+    >>> with torch.inference_mode():  # doctest: +SKIP
+    ...     output, state = lstm(torch.zeros(1, 1, 3))
+    """
+    _require_module(model, "[vkrnn.torch.frozen]")
+    return _freeze(model, mode)
+
+
+def _freeze(model: torch.nn.Module, mode: bool = True) -> Any:
+    for module in model.modules():
+        if isinstance(module, Recurrent):
+            module.set_frozen(mode)
     return model
 
 
@@ -351,7 +395,7 @@ def revert(model: torch.nn.Module) -> Any:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
     _warn_of_subclasses(model, "[vkrnn.torch.revert] left to vkrnn", ours=True)
     for module in found:
-        module._forget()  # noqa: SLF001
+        module.set_frozen(False)
         module.__dict__.pop("backend", None)
         _change_class(module, _TORCHS)
     return model

@@ -37,6 +37,7 @@ class Recurrent(torch.nn.RNNBase):
     recurrent_dropout: float = 0.0
     _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn._torch_layout`
     backend: Backend = "auto"
+    _frozen: bool = False  # the user's word that the parameters do not change: see `vkrnn.torch.frozen`
 
     def _take_options(self, recurrent_dropout: Any, backend: Any, options: dict[str, Any]) -> None:
         """Check and set the options. `options` has those of the descriptor."""
@@ -264,11 +265,16 @@ class Recurrent(torch.nn.RNNBase):
         return state if state is None or self.num_layers == 1 else state[first : first + count]
 
     def _prepared(self) -> Prepared | None:
-        """Return the layers with packed weights from the second call on in which the parameters are the same."""
+        """Return the layers with packed weights from the second call on in which the parameters are the same.
+
+        A frozen module has them from the first call on.
+        """
         kept = self.__dict__.get("_kept")
         found: Prepared | None = kept.prepared(self) if isinstance(kept, Kept) else None
         if found is None:
-            self.__dict__["_kept"] = Kept(self) if Kept.is_possible(self) else None
+            kept = self.__dict__["_kept"] = Kept(self) if Kept.is_possible(self) else None
+            if kept is not None and self._frozen:
+                found = kept.prepared(self)
         return found
 
     def _run_prepared(
@@ -283,16 +289,32 @@ class Recurrent(torch.nn.RNNBase):
         """Drop packed weights and kept calls."""
         self.__dict__.pop("_kept", None)
 
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
-        """Set the mode; packed weights and kept calls are dropped."""
+    def set_frozen(self, mode: bool) -> None:  # noqa: FBT001 - as `train`
+        """Take the user's word that the parameters do not change, or give it back; see `vkrnn.torch.frozen`."""
         self._forget()
+        self.__dict__.pop("_frozen", None)
+        if mode:
+            self.__dict__["_frozen"] = True
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """Set the mode; packed weights and kept calls are dropped. A module in training is not frozen."""
+        self.set_frozen(self._frozen and not mode)
         super().train(mode)
         return self
 
+    def _load_from_state_dict(self, *given: Any, **options: Any) -> None:
+        super()._load_from_state_dict(*given, **options)
+        self._forget()
+
+    def _apply(self, *given: Any, **options: Any) -> Self:  # moves and converts the parameters
+        super()._apply(*given, **options)
+        self._forget()
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles: everything except packed weights and kept calls."""
+        """Return the state for copies and pickles, which are not frozen and have no packed weights and kept calls."""
         state = getattr(super(), "__getstate__", lambda: self.__dict__)()
-        return {name: value for name, value in state.items() if name != "_kept"}
+        return {name: value for name, value in state.items() if name not in {"_kept", "_frozen"}}
 
     def _mask(self, source: Tensor, rows: int) -> Tensor:
         """Draw the recurrent dropout of a layer: one mask for all steps, of zeros and 1 / (1 - p)."""
