@@ -1,9 +1,9 @@
 """One step of one row with its state passed on, from Python and C++, compared with other libraries.
 
-From Python: `vkrnn.stream`, ONNX Runtime, handwritten NumPy, PyTorch's module, the same converted, and a node of a
-model prepared by `vkrnn.onnx`. From C++, in a separate program: `vkrnn::Stream`, a step of a block, and the same step
-written with Eigen as audio plug-ins do. Build that program with ``cmake -DVKRNN_BENCH=ON`` (Eigen: ``apt install
-libeigen3-dev``); ``--program`` gives its path.
+From Python: `vkrnn.stream`, ONNX Runtime, handwritten NumPy, PyTorch's module, the same converted, the same frozen, and
+a node of a model prepared by `vkrnn.onnx`. From C++, in a separate program: `vkrnn::Stream`, a step of a block, and the
+same step written with Eigen as audio plug-ins do. Build that program with ``cmake -DVKRNN_BENCH=ON`` (Eigen: ``apt
+install libeigen3-dev``); ``--program`` gives its path.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ HIDDEN = (64, 128, 256, 512)
 NATIVE = (("lstm", 1, 16), ("lstm", 1, 24), *((cell, n, n) for n in (24, 64, 96, 128, 256) for cell in ("lstm", "gru")))
 PROGRAM = Path(__file__).parents[1] / "build" / "dev" / "bench" / "native" / "bench_step"
 ABOVE_BLOCK = 0.1e-6
-MODULE, NODE = "vkrnn.torch", "vkrnn.onnx"
+MODULE, FROZEN, NODE = "vkrnn.torch", "vkrnn.torch, frozen", "vkrnn.onnx"
 # Contenders with the largest allowed ratio of their time to another contender's.
-CEILINGS = {MODULE: ("torch", 1.0), NODE: ("onnxruntime", 1.5)}
+CEILINGS = {MODULE: ("torch", 1.0), FROZEN: (MODULE, 1.0), NODE: ("onnxruntime", 1.5)}
 
 Step = Callable[[Floats], Floats]
 
@@ -141,11 +141,11 @@ def _on_node(modules: Modules, arrays: Arrays) -> Contender:
 
 
 def _on_modules(torch: Any, arrays: Arrays) -> Iterator[Contender]:
-    """Yield PyTorch's module, and the same converted."""
-    for name in ("torch", MODULE):
+    """Yield PyTorch's module, the same converted, and the same frozen."""
+    for name in ("torch", MODULE, FROZEN):
         module = TorchCell(torch, arrays, "cpu", gradients=False).module
-        if name == MODULE:
-            importlib.import_module(MODULE).convert(module)
+        if name != "torch":
+            importlib.import_module(MODULE).convert(module, frozen=name == FROZEN)
 
         def start(module: Any = module) -> Step:
             states: Any = None
