@@ -61,9 +61,9 @@ def keras_layer(keras: Any, kind: str, options: dict[str, Any]) -> Any:
 
 def compare(keras: Any, layer: Any) -> None:
     """Compare a Keras layer's output with ours."""
-    source = np.random.default_rng(7).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
-    source = source.swapaxes(0, 1)
-    assert scaled_error(from_keras(layer)(source).output, keras.ops.convert_to_numpy(layer(source))) < ONNX
+    source = np.random.default_rng(7).uniform(-1, 1, (4, 7, 3)).astype(np.float32)
+    wanted = keras.ops.convert_to_numpy(layer(source))  # which builds the layer
+    assert scaled_error(from_keras(layer)(source).output, wanted) < ONNX
 
 
 @every_keras
@@ -90,6 +90,31 @@ def test_masks_of_keras_are_lengths(keras: Any) -> None:
     rows = np.minimum(np.arange(7), lengths[:, np.newaxis] - 1)
     repeated = found[np.arange(3)[:, np.newaxis], rows]
     assert scaled_error(repeated, wanted) < ONNX
+
+
+@both_ways
+def test_masks_in_front(keras: Any, *, bidirectional: bool) -> None:
+    """With the lines of docs/conventions.md, a mask in front gives the outputs of Keras."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "conventions.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (program,) = (block for block in blocks if "rolled" in block)
+    call = "vkrnn.lstm(rolled, **weights, lengths=lengths)"
+    assert call in program
+    program = program[program.index("steps =") : program.index("assert")].replace(call, "run(rolled, lengths)")
+    layer = keras_layer(keras, "LSTM", {})
+    layer = keras.layers.Bidirectional(layer) if bidirectional else layer
+    names: dict[str, Any] = {"np": np, "T": 7, "lengths": np.array([7, 2, 5])}
+    names["source"] = np.random.default_rng(7).uniform(-1, 1, (7, 3, 3)).astype(np.float32)
+    mask = np.arange(7) >= 7 - names["lengths"][:, np.newaxis]
+    wanted = keras.ops.convert_to_numpy(layer(names["source"].swapaxes(0, 1), mask=keras.ops.convert_to_tensor(mask)))
+    converted = from_keras(layer)
+    names["run"] = lambda rolled, lengths: vkrnn.lstm(
+        rolled, **converted.arguments, descriptor=converted.descriptor, lengths=lengths
+    )
+    exec(program, names)  # noqa: S102 - of our own
+    assert scaled_error((names["output"].swapaxes(0, 1) * mask[..., np.newaxis]), wanted * mask[..., np.newaxis]) < ONNX
+    forward = slice(0, 5)
+    assert scaled_error(names["output"].swapaxes(0, 1)[..., forward], wanted[..., forward]) < ONNX
 
 
 def test_documented_conversion(keras: Any, torch: Any) -> None:

@@ -169,8 +169,7 @@ def test_from_onnx(op: str, direction: str) -> None:
     assert scaled_error(output.reshape(T, N, -1, H).swapaxes(1, 2), wanted) <= ONNX
     by_name = from_onnx(drawn.node, {name: arrays[name] for name in ("W", "R")})
     assert set(by_name.arguments) == {"recurrent_weight", "input_weight"}
-    drawn.node.attribute.append(onnx.helper.make_attribute("layout", 1))
-    swapped = from_onnx(drawn.node, {name: arrays[name] for name in ("W", "R")})
+    swapped = from_onnx(Drawn(op, sizes, direction, {"layout": 1}).node, {name: arrays[name] for name in ("W", "R")})
     assert (by_name.batch_first, swapped.batch_first) == (False, True)
     again = swapped(arrays["X"].swapaxes(0, 1)).output.swapaxes(0, 1)
     assert np.array_equal(again, by_name(arrays["X"]).output)
