@@ -25,9 +25,10 @@ bool copy(const CellGradients& all, Bits* last) {
             const std::int64_t length = all.lengths.empty() ? all.T : all.lengths[static_cast<std::size_t>(n)];
             for (std::int64_t d = 0; d < all.D; ++d, row += all.H) {
                 const std::int64_t end = d == 0 ? length - 1 : 0;  // the second direction ends at the first step
+                if (t >= length) continue;
                 if (t == end) {
                     std::copy_n(row, all.H, last + (n * all.D + d) * all.H);
-                } else if (t < length) {
+                } else {
                     others = others || any(row, all.H);
                 }
             }

@@ -195,6 +195,7 @@ TEST(Spec, OnlyThePresenceOfLengthsMatters) {
         return check_call(kLstm, false, with(lstm_arguments(), lengths, std::move(info))).spec;
     };
     EXPECT_TRUE(spec(integers({5, 1, 3})).has(lengths));
+    EXPECT_EQ(spec(integers({5, 1, 3})), spec(integers({0, 0, 5})));
     EXPECT_EQ(spec(integers({5, 1, 3})), spec(integers({2, 5, 5}, "uint8")));
     EXPECT_NE(spec(integers({5, 5, 5})), check_call(kLstm, false, lstm_arguments()).spec);
     // Lengths are integers for every dtype, and have no gradient.
@@ -262,11 +263,10 @@ TEST(SpecErrors, Lengths) {
               "[lstm] lengths: expected shape [N] = [3], got [] (N = 3 from source.shape[1])");
     EXPECT_EQ(lstm_error(at_fault(tensor({3, 1}, "int64"))),
               "[lstm] lengths: expected shape [N] = [3], got [3, 1] (N = 3 from source.shape[1])");
-    EXPECT_EQ(lstm_error(at_fault(integers({5, 7, 0}))), "[lstm] lengths: expected 1 to T = 5, got 7 at [1]");
-    EXPECT_EQ(lstm_error(at_fault(integers({5, 1, 0}))), "[lstm] lengths: expected 1 to T = 5, got 0 at [2]");
-    EXPECT_EQ(lstm_error(at_fault(integers({-1, 1, 0}, "int8"))), "[lstm] lengths: expected 1 to T = 5, got -1 at [0]");
+    EXPECT_EQ(lstm_error(at_fault(integers({5, 7, 0}))), "[lstm] lengths: expected 0 to T = 5, got 7 at [1]");
+    EXPECT_EQ(lstm_error(at_fault(integers({-1, 1, 0}, "int8"))), "[lstm] lengths: expected 0 to T = 5, got -1 at [0]");
     EXPECT_EQ(gradients_error(with(lstm_gradients_arguments(), lengths, integers({1, 2, 6}))),
-              "[lstm_gradients] lengths: expected 1 to T = 5, got 6 at [2]");
+              "[lstm_gradients] lengths: expected 0 to T = 5, got 6 at [2]");
 }
 
 TEST(SpecErrors, Axes) {

@@ -71,7 +71,7 @@ _PARAGRAPHS = {
         """,
     "lengths": """
         lengths : array or list of integers, [N], optional
-            Number of steps of each batch row, 1 to T. Past its end a row is zero in every result. Reverse order and the
+            Number of steps of each batch row, 0 to T. Past its end a row is zero in every result. Reverse order and the
             backward direction start at its end. Arguments may hold any finite numbers past the end. T if not given.
         """,
     "descriptor": """

@@ -161,12 +161,11 @@ class _Call:
         node, H = self.node, self.node.hidden
         initial = [None if state is None else state[:, part.columns] for state in initial]
         descriptor = replace(part.descriptor, produce_cell=True) if node.op == "LSTM" else part.descriptor
-        options = {} if self.lengths is None else {"lengths": np.maximum(self.lengths, 1)}
         results = OPERATIONS[node.op](
             self.source,
             **part.arguments,
             **dict(zip(("init_state", "init_cell"), initial, strict=False)),
-            **options,
+            lengths=self.lengths,
             descriptor=descriptor,
             name=node.name or None,
             device=self.device,
@@ -180,8 +179,6 @@ class _Call:
             end[self.ends == 0] = 0 if start is None else start[self.ends == 0]
             last.append(end)
         output = results.output
-        if self.lengths is not None:
-            output[0, self.ends == 0] = 0
         if descriptor.reverse:  # row 0 belongs to the last row of each sequence
             steps = np.arange(self.T)[:, None]
             output = output[np.where(steps < self.ends, self.ends - 1 - steps, steps), self.rows]

@@ -137,6 +137,11 @@ INLINE void clear_deltas(Params p, Element e) {
 INLINE void store_cell(Params p, Element e, CellResults made) {
     if (made.ended) {
         clear_deltas(p, e);
+        // The row has no steps, so its last cell is the initial one. For h, step -1 does the same.
+        if (e.k == 0)
+            for (uint s = 1; s < CELL_STATES; ++s)
+                store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j,
+                           load_view(p, kLastCell, e.direction, 0, e.n, s - 1, e.j));
         return;
     }
     store_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j, made.carry[0]);

@@ -69,10 +69,11 @@ INLINE Address time_address(Params p, uint view, uint direction, int step, uint 
 }
 
 // Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
-// end it returns the address of the row's last step; callers ignore the value read there.
+// end it returns the address of the row's last step, or of time step 0 if the row has none; callers ignore the value
+// read there.
 INLINE Address row_address(Params p, uint view, uint direction, int step, uint n) {
     if (has_lengths != 0) {
-        int end = length_of(p, n);
+        int end = max(length_of(p, n), 1);
         step = min(step, end - 1);
         if (params_of(p).strides[view].step[direction] < 0) step += int(params_of(p).T) - end;
     }
@@ -94,7 +95,7 @@ INLINE Address view_address(Params p, uint view, uint direction, int step, uint 
     Address at;
 #ifdef HOISTS_ELEMENT
     if (views_hoisted && is_hoisted(view)) {
-        if (has_lengths != 0) step = min(step, hoisted_length - 1);
+        if (has_lengths != 0) step = min(step, max(hoisted_length, 1) - 1);
         at = hoisted_address[view] + Address(int64_t(step) * hoisted_step[view]) + slot * hoisted_slot[view];
     } else
 #endif

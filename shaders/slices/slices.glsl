@@ -78,6 +78,7 @@ INLINE void locate_cell(Params p, Place place, const uint cell) {
 // Returns the address of a cell's element of a view at a step, or at the row's last step if the step is past it. Called
 // before the loop: reading the parameters and computing most of an address would otherwise take most of a step.
 INLINE Address cell_address(Params p, uint view, Element e, int step, int end) {
+    end = max(end, 1);
     step = min(step, end - 1);
     if (has_lengths != 0 && params_of(p).strides[view].step[e.direction] < 0) step += int(params_of(p).T) - end;
     return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);

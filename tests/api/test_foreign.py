@@ -153,7 +153,7 @@ def test_lengths(arrays: Arrays, kind: Callable[[Any], Any]) -> None:
     ("lengths", "error", "message"),
     [
         ([2, 5], ValueError, "expected shape [N] = [3], got [2] (N = 3 from source.shape[1])"),
-        ([2, 5, 6], ValueError, "expected 1 to T = 5, got 6 at [2]"),
+        ([2, 5, 6], ValueError, "expected 0 to T = 5, got 6 at [2]"),
         ([2, 5, 1.5], TypeError, "expected dtype int32 or another integer, got float64"),
         ([2, [5, 1]], TypeError, "expected integers, got a nested list"),
         (3, TypeError, "expected a numpy.ndarray, got int"),

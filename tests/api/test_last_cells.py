@@ -10,18 +10,21 @@ import pytest
 from oracles import require
 from vkrnn._last_cells import last_cells
 
-T, N, H = 4, 3, 5
-LENGTHS = np.array([4, 1, 3], np.int32)
+T, N, H = 4, 4, 5
+LENGTHS = np.array([4, 1, 3, 0], np.int32)
 
 
 def draw(directions: int, lengths: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return gradients [T, N, DH] that are zero in all live steps but the last, and those of the last step."""
+    """Return gradients [T, N, DH] that are zero in all live steps but the last, and those of the last step or zeros."""
     rng = np.random.default_rng(1)
     wanted = rng.standard_normal((N, directions * H)).astype(dtype)
     gradient = np.full((T, N, directions * H), -0.0, dtype)  # a negative zero is zero, too
     ends = np.full(N, T) if lengths is None else lengths
     for n, end in enumerate(ends):
         gradient[end:, n] = 7  # cells are constant there
+        if end == 0:
+            wanted[n] = 0
+            continue
         gradient[end - 1, n, :H] = wanted[n, :H]
         gradient[0, n, H:] = wanted[n, H:]
     return gradient, wanted

@@ -138,7 +138,7 @@ def test_lengths_of_a_lying_subclass(cpu: vkrnn.Device) -> None:
     lied = vkrnn.single_gate_rnn(SOURCE, WEIGHT, lengths=lengths.view(Lying), device=cpu).output
     np.testing.assert_array_equal(lied, vkrnn.single_gate_rnn(SOURCE, WEIGHT, lengths=lengths, device=cpu).output)
     assert not lied[2:, 1].any()
-    with pytest.raises(ValueError, match=r"^\[single_gate_rnn\] lengths: expected 1 to T = 5, got 9 at \[1\]$"):
+    with pytest.raises(ValueError, match=r"^\[single_gate_rnn\] lengths: expected 0 to T = 5, got 9 at \[1\]$"):
         vkrnn.single_gate_rnn(SOURCE, WEIGHT, lengths=np.array([5, 9, 3]).view(Lying), device=cpu)
 
 

@@ -80,7 +80,7 @@ inline Arrays make_arrays(const Problem& problem) {
         arrays[argument] = argument == init_cell ? numbers(count, 1.0, 0.5) : numbers(count, 0.0, 0.8);
         if (argument == lengths)
             for (std::size_t n = 0; n < count; ++n)
-                arrays[argument][n] = static_cast<double>(1 + (n + 1) % static_cast<std::size_t>(problem.sizes.T));
+                arrays[argument][n] = static_cast<double>(2 * n % static_cast<std::size_t>(problem.sizes.T + 1));
     }
     return arrays;
 }

@@ -106,7 +106,7 @@ def slope(case: Case, name: str, arrays: Arrays, upstream: Arrays, along: Array)
 
     def at(steps: int) -> float:
         changed = arrays | {name: arrays[name] + steps * DEVICE_DIFFERENCE_STEP * along}
-        return float(loss(case, trained(case, vkrnn, changed), upstream))
+        return float(loss(case, changed, trained(case, vkrnn, changed), upstream))
 
     five_points = 8 * (at(1) - at(-1)) - (at(2) - at(-2))
     return five_points / (12 * DEVICE_DIFFERENCE_STEP)

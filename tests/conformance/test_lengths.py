@@ -18,11 +18,24 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, lengths_of, loss
+from cases import (
+    CASES,
+    GATES,
+    OPTIONAL,
+    UPSTREAM,
+    Case,
+    by_id,
+    gradient_inputs,
+    gradient_names,
+    inputs,
+    lengths_of,
+    loss,
+)
 from comparison import assert_close, limits, within_contract
 from float32 import Program
 from resident import dtype_of, position
 from scale import sample
+from targets import Target, fits, targets
 from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64
 from training import differentiated, trained
 from vkrnn import SingleGateRNNDescriptor
@@ -88,6 +101,12 @@ def test_the_reference_runs_each_sequence_alone(case: Case) -> None:
     }
     sums: Arrays = {}
     for n, length in enumerate(lengths):
+        if length == 0:  # the last states are the initial ones
+            for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
+                if state in arrays:
+                    passed = one_sequence(last, upstream[last], n, 0) if last in upstream else 0
+                    assert (one_sequence(state, whole["gradients"][state], n, 0) == passed).all()
+            continue
         own, own_upstream = (
             {name: one_sequence(name, array, n, length) for name, array in given.items()}
             for given in (arrays, upstream)
@@ -125,21 +144,25 @@ def test_full_lengths_equal_no_lengths(case: Case, module: Any) -> None:
 
 
 def test_steps_by_hand() -> None:
-    """Two sequences of two and three steps, where h[k] = x[k] + h[k-1] / 2."""
-    source = np.array([[1.0, 2], [10, 20], [99, 200]])[..., None]
+    """Sequences of two, three and no steps, where h[k] = x[k] + h[k-1] / 2."""
+    source = np.array([[1.0, 2, 9], [10, 20, 9], [99, 200, 9]])[..., None]
 
     def rows(**options: bool) -> Any:
         width = 1 + options.get("bidirectional", False)
         weight = np.full((width, 1, 1), 0.5) if width > 1 else np.full((1, 1), 0.5)
         descriptor = SingleGateRNNDescriptor(activation="none", **options)
         x = np.repeat(source, width, axis=2)
-        return vkrnn.reference.single_gate_rnn(x, weight, lengths=[2, 3], descriptor=descriptor).output.tolist()
+        return vkrnn.reference.single_gate_rnn(x, weight, lengths=[2, 3, 0], descriptor=descriptor).output.tolist()
 
-    assert rows() == [[[1], [2]], [[10.5], [21]], [[0], [210.5]]]
+    assert rows() == [[[1], [2], [0]], [[10.5], [21], [0]], [[0], [210.5], [0]]]
     # A reversed call starts at each sequence's own end.
-    assert rows(reverse=True) == [[[10], [200]], [[6], [120]], [[0], [62]]]
+    assert rows(reverse=True) == [[[10], [200], [0]], [[6], [120], [0]], [[0], [62], [0]]]
     # Bidirectional results are aligned with the source.
-    assert rows(bidirectional=True) == [[[1, 6], [2, 62]], [[10.5, 10], [21, 120]], [[0, 0], [210.5, 200]]]
+    assert rows(bidirectional=True) == [
+        [[1, 6], [2, 62], [0, 0]],
+        [[10.5, 10], [21, 120], [0, 0]],
+        [[0, 0], [210.5, 200], [0, 0]],
+    ]
 
 
 @pytest.mark.parametrize("case", [case for case in SEVERAL if case.is_smooth][::5], ids=by_id)
@@ -154,7 +177,8 @@ def test_the_references_gradients_are_derivatives(case: Case) -> None:
     for name, gradient in gradients._asdict().items():
         along = rng.standard_normal(gradient.shape)
         changed = arrays | {name: arrays[name] + 1j * COMPLEX_STEP * along}
-        slope = loss(case, trained(case, vkrnn.reference, changed, lengths), upstream, lengths).imag / COMPLEX_STEP
+        results = trained(case, vkrnn.reference, changed, lengths)
+        slope = loss(case, changed, results, upstream, lengths).imag / COMPLEX_STEP
         assert abs(np.sum(gradient * along) - slope) <= COMPLEX * (1 + np.sum(np.abs(gradient * along))), name
 
 
@@ -285,6 +309,44 @@ def test_with_another_strategy(case: Case, dtype: str, other_strategy: vkrnn.Dev
     assert_close(gradients._asdict(), wanted, DTYPES[dtype])
 
 
+WITHOUT_STEPS = [
+    *(
+        Case(cell, 4, 3, 5, 16, {"bidirectional": True}, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
+        for cell in GATES
+    ),
+    Case("lstm", 4, 3, 5, 16, {"reverse": True}, frozenset(["input_weight", "init_cell", *UPSTREAM["lstm"]])),
+]
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: target.id)
+def test_rows_without_steps(target: Target) -> None:
+    """Every strategy returns zeros for them, and passes the gradients of their last states to the initial states."""
+    device = target.opened()
+    for case, lengths in itertools.product(WITHOUT_STEPS, np.array([[0, 4, 2], [0, 0, 0]])):
+        arrays = littered(inputs(case), lengths, case.T)
+        forward = getattr(vkrnn, case.cell)
+        if not fits(device, target, forward, **arrays, lengths=lengths, descriptor=case.descriptor(training=True)):
+            continue
+        with device:
+            got = trained(case, vkrnn, arrays, lengths)
+            upstream = littered(gradient_inputs(case, got), lengths, case.T)
+        assert_close(got._asdict(), trained(case, vkrnn.reference, arrays, lengths)._asdict(), FLOAT32)
+        backward = getattr(vkrnn, f"{case.cell}_gradients")
+        if not fits(device, target, backward, **arrays, **upstream, lengths=lengths, descriptor=case.descriptor()):
+            continue
+        with device:
+            got_gradients = differentiated(case, vkrnn, arrays, upstream, lengths)
+        wanted = differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict()
+        assert_close(got_gradients._asdict(), wanted, FLOAT32)
+        for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
+            if state in arrays:
+                rows = upstream[last][lengths == 0]
+                np.testing.assert_array_equal(getattr(got_gradients, state)[lengths == 0], rows)
+        for array in (*got, got_gradients.source):
+            assert not array[:, lengths == 0].any()
+    device.close()
+
+
 CASE = Case("lstm", 5, 3, 7, 4, {}, frozenset(["input_weight"]))
 INPUTS: dict[str, Any] = {**inputs(CASE)}
 
@@ -326,11 +388,10 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (np.ones(4, np.int64), ValueError, "expected shape [N] = [3], got [4]"),
     (np.ones((3, 1), np.int64), ValueError, "expected shape [N] = [3], got [3, 1]"),
     (np.array(2), ValueError, "expected shape [N] = [3], got []"),
-    (np.array([5, 7, 0]), ValueError, "expected 1 to T = 5, got 7 at [1]"),
-    (np.array([5, 5, 0]), ValueError, "expected 1 to T = 5, got 0 at [2]"),
-    (np.array([-1, 6, 0], np.int8), ValueError, "expected 1 to T = 5, got -1 at [0]"),
-    (np.array([1, 2**32 + 1, 3]), ValueError, "expected 1 to T = 5, got 4294967297 at [1]"),
-    (np.array([1, 2, 2**63 - 1], np.uint64), ValueError, "expected 1 to T = 5, got 9223372036854775807 at [2]"),
+    (np.array([5, 7, 0]), ValueError, "expected 0 to T = 5, got 7 at [1]"),
+    (np.array([-1, 6, 0], np.int8), ValueError, "expected 0 to T = 5, got -1 at [0]"),
+    (np.array([1, 2**32 + 1, 3]), ValueError, "expected 0 to T = 5, got 4294967297 at [1]"),
+    (np.array([1, 2, 2**63 - 1], np.uint64), ValueError, "expected 0 to T = 5, got 9223372036854775807 at [2]"),
 ]
 
 
@@ -353,7 +414,7 @@ def test_errors_about_lengths(
 
 def test_errors_of_the_device() -> None:
     """The message names the call. Errors about other arguments are the same with lengths."""
-    with pytest.raises(ValueError, match=r"^\[lstm 'layer 2'\] lengths: expected 1 to T = 5, got 9 at \[0\]$"):
+    with pytest.raises(ValueError, match=r"^\[lstm 'layer 2'\] lengths: expected 0 to T = 5, got 9 at \[0\]$"):
         vkrnn.lstm(**INPUTS, lengths=np.array([9, 5, 1]), name="layer 2")
     for module in (vkrnn, vkrnn.reference):
         with pytest.raises(ValueError, match=r"^\[lstm\] bias: expected shape \[4H\] = \[16\], got \[4\]"):

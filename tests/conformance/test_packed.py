@@ -49,7 +49,7 @@ def on(*, native: bool) -> vkrnn.Device:
 
 def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
     """Return outputs and gradients of packed sequences, and the same of a call with `lengths`."""
-    lengths = np.sort(lengths_of(case))[::-1].copy()
+    lengths = np.sort(np.maximum(lengths_of(case), 1))[::-1].copy()  # a packed sequence has at least one step
     kind, how = np.dtype(dtype), case.descriptor(training=True)
     forward, backward = getattr(vkrnn, case.cell), getattr(vkrnn, f"{case.cell}_gradients")
     given: Arrays = {name: array.astype(kind) for name, array in inputs(case).items()} | {"lengths": lengths}

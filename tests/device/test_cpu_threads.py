@@ -53,7 +53,7 @@ def test_the_same_bits_with_any_number_of_threads(
     """Forward and gradients. The variable is read at each call, and never gives more threads than processors."""
     case = shared_case(cell, kind, sizes)
     for given in (case, replace(case, present=frozenset({"input_weight"}))):
-        lengths = np.arange(case.N, dtype=np.int32) * 7 % case.T + 1 if kind == "lengths" else None
+        lengths = np.arange(case.N, dtype=np.int32) * 7 % (case.T + 1) if kind == "lengths" else None
         monkeypatch.setenv("VKRNN_NUM_THREADS", "1")
         wanted = everything(given, cpu, lengths)
         for threads in ("2", "3", "5"):

@@ -82,6 +82,12 @@ def last_cells(case: Case, gradient: Any, lengths: Any) -> Any:
     return above
 
 
+def of_cells(case: Case, given: Mapping[str, Any]) -> Any:
+    """Return gradients of the last cells. The output of a row without steps does not have its last cell."""
+    drawn = case._draw("cell_gradient").astype(given["source"].dtype)
+    return drawn if "lengths" not in given else np.where(given["lengths"][:, None] > 0, drawn, 0)
+
+
 def flipped(rows: Any, ends: Any) -> Any:
     """Return rows [T, N, ...] in reverse order, each batch row within its own length."""
     steps = np.arange(T)[:, np.newaxis]
@@ -148,7 +154,7 @@ def test_values_and_gradients(case: Case, way: str, monkeypatch: pytest.MonkeyPa
     upstream = gradient_inputs(case, kept)
     above = {"output": upstream["source_gradient"]}
     if case.cell == "lstm":
-        upstream["cell_gradient"] = case._draw("cell_gradient")
+        upstream["cell_gradient"] = of_cells(case, given)
         above["cell_output"] = last_cells(case, upstream["cell_gradient"], given.get("lengths"))
     function = getattr(vkrnn, f"{case.cell}_gradients")
     gradients = function(**given, **upstream, descriptor=case.descriptor())
@@ -161,8 +167,7 @@ def compare_with_plain(case: Case, given: Mapping[str, Any], tolerance: float) -
     names = gradient_names(case)
     above = {"output": case._draw("source_gradient").astype(given["source"].dtype)}
     if case.cell == "lstm":
-        gradient = case._draw("cell_gradient").astype(given["source"].dtype)
-        above["cell_output"] = last_cells(case, gradient, given.get("lengths"))
+        above["cell_output"] = last_cells(case, of_cells(case, given), given.get("lengths"))
     wanted, backward = jax.vjp(lambda own: plain(case, {**given, **own}), {name: given[name] for name in names})
     found = call(case, given)._asdict()
     assert_close(

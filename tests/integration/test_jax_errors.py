@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "[lstm] descriptor: expected an LSTMDescriptor, got a GRUDescriptor",
     ),
-    "lengths": (lambda: small(lengths=[1, 4]), ValueError, "[lstm] lengths: expected 1 to T = 3, got 4 at [1]"),
+    "lengths": (lambda: small(lengths=[1, 4]), ValueError, "[lstm] lengths: expected 0 to T = 3, got 4 at [1]"),
     "mask": (
         lambda: jax.grad(lambda mask: small(mask=mask).output.sum())(jnp.ones(())),
         NotImplementedError,
@@ -102,7 +102,7 @@ def test_export_of_a_callback(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             lambda ends: small(lengths=ends),
             ("INVALID_ARGUMENT", "ValueError"),
-            "[lstm] lengths: expected 1 to T = 3, got 4 at [1]",
+            "[lstm] lengths: expected 0 to T = 3, got 4 at [1]",
         ),
         (
             lambda _: jax.grad(lambda bias: small(bias=bias, descriptor=WITH_CELL).cell_output.sum())(jnp.ones(4)),

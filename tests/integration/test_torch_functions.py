@@ -182,13 +182,15 @@ def test_lengths(cell: str) -> None:
     function = getattr(ours, cell)
     found = [
         function(**given, lengths=lengths, descriptor=case.descriptor()).output
-        for lengths in ([4, 1, 3], np.array([4, 1, 3]), torch.tensor([4, 1, 3]))
+        for lengths in ([4, 1, 0], np.array([4, 1, 0]), torch.tensor([4, 1, 0]))
     ]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     assert not found[0][1:, 1].any()
+    assert not found[0][:, 2].any()
     (gradient,) = torch.autograd.grad(found[0].sum(), given["source"])
     assert not gradient[1:, 1].any()
+    assert not gradient[:, 2].any()
     assert gradient[:1, 1].any()
 
 

@@ -207,11 +207,11 @@ def inputs(case: Case) -> dict[str, Floats]:
 
 
 def lengths_of(case: Case) -> NDArray[np.int64]:
-    """Return a random length per sequence, if possible not all T."""
+    """Return a random length from 0 to T per sequence, not all T."""
     rng = np.random.default_rng(zlib.crc32(case.id.encode()))
-    lengths = rng.integers(1, case.T + 1, case.N)
+    lengths = rng.integers(0, case.T + 1, case.N)
     if (lengths == case.T).all():
-        lengths[rng.integers(case.N)] = (case.T + 1) // 2
+        lengths[rng.integers(case.N)] = case.T // 2
     return lengths
 
 
@@ -228,19 +228,31 @@ def gradient_inputs(case: Case, forward_results: Any) -> dict[str, Any]:
     return upstream | {name: getattr(forward_results, taken[name]) for name in wanted[case.cell]}
 
 
-def last_states(case: Case, sequence: NDArray[Any], lengths: NDArray[Any] | None = None) -> NDArray[Any]:
+def last_states(
+    case: Case, sequence: NDArray[Any], lengths: NDArray[Any] | None = None, initial: Any = 0
+) -> NDArray[Any]:
     """Return the state after each direction's and sequence's last step: [T, N, DH] -> [N, DH]."""
-    ends = -1 if lengths is None else lengths - 1
-    rows = slice(None) if lengths is None else np.arange(case.N)
-    return np.concatenate([sequence[ends, rows, : case.H], sequence[0, :, case.H :]], axis=-1)
+    lengths = np.full(case.N, case.T) if lengths is None else lengths
+    ends = sequence[lengths - 1, np.arange(case.N), : case.H]
+    last = np.concatenate([ends, sequence[0, :, case.H :]], axis=-1)
+    return np.where(lengths[:, None] == 0, np.reshape(initial, (-1, last.shape[1]) if np.ndim(initial) else ()), last)
 
 
-def loss(case: Case, results: Any, upstream: Mapping[str, NDArray[Any]], lengths: NDArray[Any] | None = None) -> Any:
-    """Return the scalar loss whose gradients are computed, from the results of a training call."""
+def loss(
+    case: Case,
+    arrays: Mapping[str, NDArray[Any]],
+    results: Any,
+    upstream: Mapping[str, NDArray[Any]],
+    lengths: NDArray[Any] | None = None,
+) -> Any:
+    """Return the scalar loss whose gradients are computed, from the inputs and results of a training call."""
     total = np.sum(upstream["source_gradient"] * results.output)
-    for name, result in (("state_gradient", "output"), ("cell_gradient", "cell_output")):
+    for name, result, initial in (
+        ("state_gradient", "output", "init_state"),
+        ("cell_gradient", "cell_output", "init_cell"),
+    ):
         if name in upstream:
-            last = last_states(case, getattr(results, result), lengths)
+            last = last_states(case, getattr(results, result), lengths, arrays.get(initial, 0))
             total += np.sum(upstream[name].reshape(last.shape) * last)
     return total
 

@@ -232,7 +232,7 @@ def draw(rng: Generator, of: Options) -> Drawn:
     arrays: dict[str, Any] = {name: array.astype(of.dtype) for name, array in inputs(case).items()}
     lengths: dict[str, Any] = {}
     if of.has_lengths:
-        drawn = rng.integers(1, case.T + 1, case.N)
+        drawn = rng.integers(0, case.T + 1, case.N)
         lengths = {"lengths": drawn.tolist() if rng.random() < 0.3 else drawn.astype(str(rng.choice(["i4", "u1"])))}
     function = case.cell
     if of.gradients:

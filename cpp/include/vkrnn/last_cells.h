@@ -13,7 +13,7 @@ struct CellGradients {
     const void* data = nullptr;
     std::int64_t T = 0, N = 0, D = 1, H = 0;
     std::size_t element_bytes = 4;          // 2, 4 or 8; the address is a multiple of it
-    std::span<const std::int64_t> lengths;  // of the N batch rows, each from 1 to T; empty: all are T
+    std::span<const std::int64_t> lengths;  // of the N batch rows, each from 0 to T; empty: all are T
 };
 
 // Copies the gradients of the cells after each direction's last step to `last`, [N, D H]. Skips steps beyond a row's

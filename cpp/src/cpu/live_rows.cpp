@@ -11,22 +11,22 @@ namespace {
 // A counting sort, which keeps batch rows of equal length in order.
 void order(const std::int32_t* lengths, std::int64_t T, std::int64_t N, std::int64_t* table) {
     std::int64_t *const order = table, *const sorted = order + N, *const firsts = sorted + N;
-    // Indexed by length - 1: first the number of rows of that length, then the position of the next one.
+    // Indexed by length: first the number of rows of that length, then the position of the next one.
     std::fill(firsts, firsts + T + 1, 0);
-    for (std::int64_t n = 0; n < N; ++n) ++firsts[lengths[n] - 1];
-    for (std::int64_t t = T - 1, next = 0; t >= 0; --t) {
-        const std::int64_t count = firsts[t];
-        firsts[t] = next;
+    for (std::int64_t n = 0; n < N; ++n) ++firsts[lengths[n]];
+    for (std::int64_t length = T, next = 0; length >= 0; --length) {
+        const std::int64_t count = firsts[length];
+        firsts[length] = next;
         next += count;
     }
     for (std::int64_t n = 0; n < N; ++n) {
-        const std::int64_t position = firsts[lengths[n] - 1]++;
+        const std::int64_t position = firsts[lengths[n]]++;
         order[position] = n;
         sorted[position] = lengths[n];
     }
-    // Now firsts[t] is the number of rows longer than t, which are those live at step t.
+    // Now firsts[t + 1] is the number of rows longer than t, which are those live at step t.
     for (std::int64_t t = 0, before = 0; t <= T; ++t) {
-        const std::int64_t live = t < T ? firsts[t] : 0;
+        const std::int64_t live = t < T ? firsts[t + 1] : 0;
         firsts[t] = before;
         before += live;
     }

@@ -203,8 +203,8 @@ private:
 
     void check_lengths(const std::vector<std::int64_t>& lengths) const {
         for (std::size_t n = 0; n < lengths.size(); ++n) {
-            if (lengths[n] >= 1 && lengths[n] <= spec_.T) continue;
-            throw ValueError(at(Argument::lengths) + "expected 1 to T = " + std::to_string(spec_.T) + ", got " +
+            if (lengths[n] >= 0 && lengths[n] <= spec_.T) continue;
+            throw ValueError(at(Argument::lengths) + "expected 0 to T = " + std::to_string(spec_.T) + ", got " +
                              std::to_string(lengths[n]) + " at [" + std::to_string(n) + "]");
         }
     }

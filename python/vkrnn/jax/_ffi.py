@@ -155,8 +155,9 @@ def _last_cells(call: Call, gradient: jax.Array, lengths: jax.Array | None) -> d
     each = gradient.reshape(T, N, D, width // D)
     steps = jnp.arange(T).reshape(T, 1)
     end = jnp.full(N, T) if lengths is None else lengths.astype(steps.dtype)
-    is_last = jnp.stack([steps == end - 1, jnp.broadcast_to(steps == 0, (T, N))][:D], axis=2)
-    others = (each != 0) & ((steps < end)[:, :, None] & ~is_last)[..., None]
+    within = (steps < end)[:, :, None]
+    is_last = within & jnp.stack([steps == end - 1, jnp.broadcast_to(steps == 0, (T, N))][:D], axis=2)
+    others = (each != 0) & (within & ~is_last)[..., None]
     last = jnp.where(is_last[..., None], each, 0).sum(0, dtype=each.dtype)
     return {"cell_gradient": last.reshape(N, width), "other_cells": others.any().astype(jnp.uint8)}
 

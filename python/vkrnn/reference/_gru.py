@@ -150,7 +150,7 @@ def gru(
     secondary_bias : array_like, [H], bidirectional [2H], optional
         b2, added to the candidate's recurrent product, zeros by default. Used with ``reset_after`` only.
     lengths : array_like of int, [N], optional
-        Number of steps of each batch row, 1 to T, T by default. Past its end a row is zero in every result. Reverse
+        Number of steps of each batch row, 0 to T, T by default. Past its end a row is zero in every result. Reverse
         order and the backward direction start at its end.
     descriptor : GRUDescriptor, optional
         The defaults if not given.

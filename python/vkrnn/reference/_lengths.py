@@ -26,7 +26,8 @@ def run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -
     """Call `function` once for each length in ``arguments["lengths"]`` and combine the results.
 
     Arrays are cut to the length in time and to the rows of that length in the batch. Reverse and backward directions
-    then start at their own ends, and last states are those of the last valid steps, without another rule for lengths.
+    then start at their own ends, and last states are those of the last valid steps. Length 0 needs no call: the last
+    states are the initial ones, and so are their gradients.
     """
     given = {name: value for name, value in arguments.items() if name != "lengths"}
     # A call on zeros checks the shapes and shows which results there are.
@@ -38,6 +39,11 @@ def run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -
     results = {name: np.zeros(array.shape) for name, array in whole._asdict().items()}
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
+        if length == 0:
+            for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
+                if state in results and last in zeros:
+                    results[state][..., rows, :] = _cut(np.asarray(given[last]), length, rows)
+            continue
         cut = {name: _cut(np.asarray(given[name]), length, rows) for name in zeros if name in _BATCHED}
         for name, part in function(**given | cut)._asdict().items():
             total = results[name] = results[name].astype(part.dtype, copy=False)
@@ -69,8 +75,8 @@ def _check(function: str, values: ArrayLike, steps: int, batch: int) -> Array:
         raise TypeError(f"[{function}] lengths: expected dtype int32 or another integer, got {lengths.dtype.name}")
     if lengths.shape != (batch,):
         raise ValueError(f"[{function}] lengths: expected shape [N] = [{batch}], got {list(lengths.shape)}")
-    wrong = np.flatnonzero((lengths < 1) | (lengths > steps))
+    wrong = np.flatnonzero((lengths < 0) | (lengths > steps))
     if len(wrong):
         first = int(wrong[0])
-        raise ValueError(f"[{function}] lengths: expected 1 to T = {steps}, got {lengths[first]} at [{first}]")
+        raise ValueError(f"[{function}] lengths: expected 0 to T = {steps}, got {lengths[first]} at [{first}]")
     return lengths

@@ -151,7 +151,7 @@ def lstm(
     peephole : array_like, [4H], bidirectional [2, 4H] or [8H], optional
         p, one vector for each of the four gates, zeros by default.
     lengths : array_like of int, [N], optional
-        Number of steps of each batch row, 1 to T, T by default. Past its end a row is zero in every result. Reverse
+        Number of steps of each batch row, 0 to T, T by default. Past its end a row is zero in every result. Reverse
         order and the backward direction start at its end.
     descriptor : LSTMDescriptor, optional
         The defaults if not given.

@@ -83,7 +83,7 @@ def single_gate_rnn(
         m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row
         t belongs to row t of the output.
     lengths : array_like of int, [N], optional
-        Number of steps of each batch row, 1 to T, T by default. Past its end a row is zero in every result. Reverse
+        Number of steps of each batch row, 0 to T, T by default. Past its end a row is zero in every result. Reverse
         order and the backward direction start at its end.
     descriptor : SingleGateRNNDescriptor, optional
         The defaults if not given.

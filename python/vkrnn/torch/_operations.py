@@ -191,12 +191,14 @@ def _last_cells(gradient: Tensor, D: int, lengths: Tensor | None) -> Tensor | No
     rows, steps = (torch.arange(count, device=gradient.device) for count in (N, T))
     count = torch.full_like(rows, T) if lengths is None else on_device(lengths, gradient.device)
     others = (steps.unsqueeze(1) < count).unsqueeze(2).repeat(1, 1, D)
-    others[count - 1, rows, 0] = False
-    last = [each[count - 1, rows, 0]]
+    ends = (count - 1).clamp(min=0)
+    others[ends, rows, 0] = False
+    both = [each[ends, rows, 0]]
     if D == 2:  # the second direction ends at the first step
         others[0, :, 1] = False
-        last.append(each[0, :, 1])
-    return None if bool(((each != 0) & others.unsqueeze(3)).any()) else torch.cat(last, dim=1)
+        both.append(each[0, :, 1])
+    last = torch.cat(both, dim=1).masked_fill((count == 0).unsqueeze(1), 0)
+    return None if bool(((each != 0) & others.unsqueeze(3)).any()) else last
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:

@@ -231,10 +231,12 @@ void main() {
     }
 
     // The dispatch of the earlier steps continues from these gradients. Before step 0, they are those of the initial
-    // state.
+    // state. A row without steps passes on the gradients of its last state.
     UNROLL for (uint cell = 0; cell < cells; ++cell)
         if (there[cell]) {
             Element e = element_of(p, place, cell, 0);
+            if (has_lengths != 0 && ends[cell] == 0)
+                UNROLL for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = last[cell][s];
             store_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j, carry[cell][0]);
             UNROLL for (uint s = 1; s < CELL_STATES; ++s)
                 store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j, carry[cell][s]);

@@ -126,6 +126,7 @@ private:
         const std::int64_t steps = this->group_steps();
         this->clear_ended(abi::kDelta, kGates);
         if (scales_product_) this->clear_ended(abi::kRecurrentDelta, kGates);
+        pass_unused();
         for (std::int64_t k = steps - 1; k >= 0; --k) {
             // The first of two phases takes the gates in the slots before the candidate's.
             phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps);
@@ -137,7 +138,21 @@ private:
             }
         }
         // The gradient that step 0 passes back is that of the initial state.
-        if (work_.has_initial != 0) phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
+        if (work_.has_initial != 0 && steps > 0) phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
+    }
+
+    // Copies the gradients of the last states to those of the initial states, for rows of length 0.
+    void pass_unused() const {
+        const Range units = this->units_of(mine_);
+        const std::size_t bytes = static_cast<std::size_t>(units.end - units.begin) * sizeof(T);
+        const auto copy = [&](abi::uint last, abi::uint carry, std::int64_t n, int slot) {
+            std::memcpy(row(carry, 0, n) + slot * views_[carry].slot + units.begin,
+                        row(last, 0, n) + slot * views_[last].slot + units.begin, bytes);
+        };
+        for (std::int64_t i = this->live_rows(0); i < this->count_; ++i) {
+            copy(abi::kLastHidden, abi::kCarryHidden, position(i), 0);
+            for (int s = 1; s < kStates; ++s) copy(abi::kLastCell, abi::kCarryCell, position(i), s - 1);
+        }
     }
 
     // Multiplies the deltas of step `of`, slots [first, end), by the weights, and passes the sums to the cell at step

@@ -284,14 +284,14 @@ protected:
     std::int64_t count_ = 0;  // batch rows in the group
 
 private:
-    // Returns the mean number of live batch rows in a step, rounded up.
+    // Returns the mean number of live batch rows in a step, rounded up; at least 1.
     static std::int64_t mean_rows(const LoopWork& work) {
         const std::int64_t steps = work.params.T, batch = work.params.N;
         if (work.has_lengths == 0) return batch;
         const auto* const lengths = pointer<const std::int32_t>(work.params.lengths);
         std::int64_t sum = 0;
         for (std::int64_t n = 0; n < batch; ++n) sum += lengths[n];
-        return (sum + steps - 1) / steps;
+        return std::max<std::int64_t>(1, (sum + steps - 1) / steps);
     }
 
     void use_group(std::int64_t group, const Split& split) {

@@ -253,7 +253,8 @@ void product(const ProductWork& given, Member& member) {
         const T* const a = pointer<const T>(work.a) + batch * work.a_batch;
         const T* const b = pointer<const T>(work.b) + batch * work.b_batch;
         T* const c = pointer<T>(work.c) + batch * work.c_batch;
-        for (std::int64_t k = 0; k < work.k; k += kPackedDepth) {
+        // Also runs once if no row is live and k is 0, to clear C.
+        for (std::int64_t k = 0; k < std::max<std::int64_t>(work.k, 1); k += kPackedDepth) {
             const std::int64_t depth = std::min(kPackedDepth, work.k - k);
             if (batch + k > 0 && member.barrier(0, member.rank(), member.size(), false) == 0) return;
             for (std::int64_t p = packs.begin; p < packs.end; ++p)
