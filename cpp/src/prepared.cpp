@@ -32,6 +32,17 @@ std::vector<std::byte> side_by_side(const std::byte* states, std::int64_t D, std
     return copy;
 }
 
+// Returns whether each batch row has all steps. Throws ValueError if a length is out of range.
+bool is_whole(const LayersCall& call) {
+    if (call.lengths == nullptr) return true;
+    const std::span lengths(call.lengths, static_cast<std::size_t>(call.N));
+    for (std::size_t n = 0; n < lengths.size(); ++n)
+        if (lengths[n] < 0 || lengths[n] > call.T)
+            throw ValueError(kLayers + "lengths: expected 0 to T = " + std::to_string(call.T) + ", got " +
+                             std::to_string(lengths[n]) + " at [" + std::to_string(n) + "]");
+    return std::ranges::all_of(lengths, [&](std::int32_t length) { return length == call.T; });
+}
+
 }  // namespace
 
 PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
@@ -75,7 +86,8 @@ std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
 bool PreparedLayers::run_step(const LayersCall& call) const { return run_prepared_step(call, nullptr, {}); }
 
 bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const {
-    if (call.T != 1 || call.N != 1 || device_->closed() || step_in_use_.exchange(true, std::memory_order_acquire))
+    if (call.T != 1 || call.N != 1 || (call.lengths != nullptr && *call.lengths != 1) || device_->closed() ||
+        step_in_use_.exchange(true, std::memory_order_acquire))
         return false;
     const struct Turn {
         std::atomic<bool>& in_use;
@@ -120,7 +132,9 @@ bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll,
     return true;
 }
 
-void PreparedLayers::run(const LayersCall& call, const Poll& poll, const Share& share) const {
+void PreparedLayers::run(const LayersCall& given, const Poll& poll, const Share& share) const {
+    LayersCall call = given;
+    if (is_whole(call)) call.lengths = nullptr;
     // Without an initial state, an ordinary call leaves out the recurrent product.
     if (call.hidden != nullptr && run_prepared_step(call, &poll, share)) return;
     if (share) share(0, 1);
@@ -136,6 +150,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     spec.N = call.N;
     if (call.hidden != nullptr) spec.present |= bit(init_state);
     if (call.cell != nullptr) spec.present |= bit(init_cell);
+    if (call.lengths != nullptr) spec.present |= bit(lengths);
     spec = spec_on(spec, device_->profile(), call.tf32);
 
     const std::int64_t D = spec.D(), N = call.N;
@@ -161,6 +176,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
             case source: inputs.push_back(below); break;
             case init_state: inputs.push_back(state_at(argument, call.hidden, hidden_width)); break;
             case init_cell: inputs.push_back(state_at(argument, call.cell, cell_width)); break;
+            case lengths: inputs.push_back({call.lengths}); break;
             default: inputs.push_back({nullptr, layer.weights.at(argument)});
         }
     }
@@ -168,7 +184,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     if (on_host && last) existing.push_back(plan->results[0]);
     device_->require_room(*plan, plan->peak_bytes(existing), layer.label);
     // After a single step, the result is the last state. It is written to the caller's memory directly.
-    const bool direct = last && call.T == 1 && D == 1;
+    const bool direct = last && call.T == 1 && D == 1 && call.lengths == nullptr;
     const auto rows = static_cast<std::uint64_t>(call.T * N * D);
     const auto allocate = [&](std::int64_t width) -> ResultLocation {
         return {nullptr, device_->allocate(rows * static_cast<std::uint64_t>(width), false)};
@@ -180,29 +196,43 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     device_->run(plan, inputs, results, last, layer.label, poll);
 
     below = {results[0].host, results[0].storage};
-    save_last(spec, below, hidden_width, last_hidden, poll);
-    if (spec.C() > 0 && !direct) save_last(spec, {nullptr, results[1].storage}, cell_width, last_cell, poll);
+    const auto initial = [&](const void* all, std::int64_t width) {
+        return all == nullptr ? nullptr : bytes_at(all, at * width);
+    };
+    save_last(spec, below, hidden_width, call.lengths, initial(call.hidden, hidden_width), last_hidden, poll);
+    if (spec.C() > 0 && !direct)
+        save_last(spec, {nullptr, results[1].storage}, cell_width, call.lengths, initial(call.cell, cell_width),
+                  last_cell, poll);
 }
 
-// Copies the state after each direction's last step from [T, N, D W] to [D, N, W].
-void PreparedLayers::save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to,
-                               const Poll& poll) const {
-    const std::int64_t D = spec.D(), step = spec.N * D * width;
-    const auto fetch = [&](std::int64_t t, void* into) {
-        if (rows.storage) {
-            device_->download(into, {nullptr, rows.storage, static_cast<std::uint64_t>(t * step)},
-                              static_cast<std::uint64_t>(step), poll);
-        } else {
-            std::memcpy(into, bytes_at(rows.host, t * step), static_cast<std::size_t>(step));
-        }
+// Copies the state after each direction's last step from [T, N, D W] to [D, N, W]. Rows without steps get the initial
+// state.
+void PreparedLayers::save_last(const Spec& spec, const InputLocation& rows, std::int64_t width,
+                               const std::int32_t* lengths, const void* initial, void* to, const Poll& poll) const {
+    const std::int64_t T = spec.T, N = spec.N, D = spec.D(), step = N * D * width;
+    const auto bytes = static_cast<std::size_t>(width);
+    std::vector<std::byte> copy;
+    // Returns the address of `count` steps.
+    const auto fetch = [&](std::int64_t first, std::int64_t count) -> const std::byte* {
+        if (!rows.storage) return bytes_at(rows.host, first * step);
+        copy.resize(static_cast<std::size_t>(count * step));
+        device_->download(copy.data(), {nullptr, rows.storage, static_cast<std::uint64_t>(first * step)}, copy.size(),
+                          poll);
+        return copy.data();
     };
-    if (D == 1) return fetch(spec.T - 1, to);
-    std::vector<std::byte> both(static_cast<std::size_t>(step));
     for (std::int64_t d = 0; d < D; ++d) {
-        fetch(d == 0 ? spec.T - 1 : 0, both.data());
-        for (std::int64_t n = 0; n < spec.N; ++n)
-            std::memcpy(bytes_at(to, (d * spec.N + n) * width), both.data() + (n * D + d) * width,
-                        static_cast<std::size_t>(width));
+        const bool ends_differ = d == 0 && lengths != nullptr;  // the second direction ends at the first step
+        const std::byte* const steps = fetch(d > 0 || ends_differ ? 0 : T - 1, ends_differ ? T : 1);
+        for (std::int64_t n = 0; n < N; ++n) {
+            const std::int64_t length = lengths == nullptr ? T : lengths[n], own = (d * N + n) * width;
+            if (length > 0)
+                std::memcpy(bytes_at(to, own), steps + (ends_differ ? length - 1 : 0) * step + (n * D + d) * width,
+                            bytes);
+            else if (initial != nullptr)
+                std::memcpy(bytes_at(to, own), bytes_at(initial, own), bytes);
+            else
+                std::memset(bytes_at(to, own), 0, bytes);
+        }
     }
 }
 

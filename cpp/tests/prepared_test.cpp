@@ -82,6 +82,117 @@ TEST(PreparedLayers, HaveTheBitsOfAStream) {
     EXPECT_EQ(run(layers, next, &first), run_stream(stream, next));
 }
 
+// Runs two layers of two directions. Returns the output [T, rows, 2 H] and the last states [2, 2, rows, H].
+Results run_both_ways(const PreparedLayers& layers, std::int64_t steps, std::int64_t rows,
+                      const std::vector<float>& source, const std::vector<float>& hidden,
+                      const std::vector<float>& cell, const std::int32_t* lengths = nullptr) {
+    Results results{std::vector<float>(static_cast<std::size_t>(steps * rows * 2 * H)), hidden, cell};
+    layers.run({.T = steps,
+                .N = rows,
+                .source = source.data(),
+                .hidden = hidden.data(),
+                .cell = cell.data(),
+                .lengths = lengths,
+                .output = results.output.data(),
+                .last_hidden = results.hidden.data(),
+                .last_cell = results.cell.data()},
+               {});
+    return results;
+}
+
+// Returns elements [first, first + count) of every `stride`.
+std::vector<float> parts(const std::vector<float>& all, std::int64_t stride, std::int64_t first, std::int64_t count) {
+    std::vector<float> some;
+    for (auto from = all.begin(); from != all.end(); from += stride)
+        some.insert(some.end(), from + first, from + first + count);
+    return some;
+}
+
+void expect_near(const std::vector<float>& found, const std::vector<float>& wanted) {
+    ASSERT_EQ(found.size(), wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-6) << i;
+}
+
+TEST(PreparedLayers, RunEachRowForItsLength) {
+    const std::vector<float> input = numbers(2 * 4 * H * I, 1), inner = numbers(2 * 4 * H * 2 * H, 2),
+                             recurrent = numbers(2 * 4 * H * H, 3);
+    Descriptor descriptor = default_descriptor(CellKind::lstm);
+    descriptor.set(Flag::bidirectional, true);
+    const HostTensor back{recurrent.data(), {2, 4 * H, H}};
+    const std::array layers_given{
+        StreamLayer{descriptor, {{input_weight, {input.data(), {8 * H, I}}}, {recurrent_weight, back}}},
+        StreamLayer{descriptor, {{input_weight, {inner.data(), {8 * H, 2 * H}}}, {recurrent_weight, back}}}};
+    const PreparedLayers layers(Device::open_cpu(), layers_given);
+    const std::vector<float> source = numbers(T * N * I, 4), hidden = numbers(4 * N * H, 5),
+                             cell = numbers(4 * N * H, 6);
+    const std::array<std::int32_t, N> lengths{4, 0, T};
+    const Results found = run_both_ways(layers, T, N, source, hidden, cell, lengths.data());
+    for (std::int64_t n = 0; n < N; ++n) {
+        const std::vector<float> output = parts(found.output, N * 2 * H, n * 2 * H, 2 * H),
+                                 last_hidden = parts(found.hidden, N * H, n * H, H),
+                                 last_cell = parts(found.cell, N * H, n * H, H),
+                                 own_hidden = parts(hidden, N * H, n * H, H), own_cell = parts(cell, N * H, n * H, H);
+        const std::int64_t length = lengths.at(static_cast<std::size_t>(n));
+        const auto end = output.begin() + length * 2 * H;
+        EXPECT_EQ(std::vector(end, output.end()), std::vector<float>(static_cast<std::size_t>(output.end() - end)));
+        if (length == 0) {
+            EXPECT_EQ(last_hidden, own_hidden);
+            EXPECT_EQ(last_cell, own_cell);
+            continue;
+        }
+        std::vector<float> own_source = parts(source, N * I, n * I, I);
+        own_source.resize(static_cast<std::size_t>(length * I));
+        const Results alone = run_both_ways(layers, length, 1, own_source, own_hidden, own_cell);
+        expect_near({output.begin(), end}, alone.output);
+        expect_near(last_hidden, alone.hidden);
+        expect_near(last_cell, alone.cell);
+    }
+    const std::array<std::int32_t, N> whole{T, T, T};
+    EXPECT_EQ(run_both_ways(layers, T, N, source, hidden, cell, whole.data()),
+              run_both_ways(layers, T, N, source, hidden, cell));
+}
+
+TEST(PreparedLayers, LeaveZerosIfNoRowHasSteps) {
+    const Network network;
+    const PreparedLayers layers(Device::open_cpu(), network.layers);
+    const std::vector<float> source = numbers(T * N * I, 4);
+    const std::array<std::int32_t, N> none{};
+    Results results{source, std::vector<float>(2 * N * H, 7), std::vector<float>(2 * N * H, 7)};
+    results.output.resize(T * N * H, 7);
+    layers.run({.T = T,
+                .N = N,
+                .source = source.data(),
+                .lengths = none.data(),
+                .output = results.output.data(),
+                .last_hidden = results.hidden.data(),
+                .last_cell = results.cell.data()},
+               {});
+    EXPECT_EQ(results, Results());
+}
+
+TEST(PreparedLayers, RefuseLengthsOutOfRange) {
+    const Network network;
+    const PreparedLayers layers(Device::open_cpu(), network.layers);
+    const std::vector<float> source = numbers(T * N * I, 4);
+    Results results;
+    for (const std::int32_t wrong : {-1, 8}) {
+        const std::array<std::int32_t, N> lengths{0, wrong, 7};
+        try {
+            layers.run({.T = T,
+                        .N = N,
+                        .source = source.data(),
+                        .lengths = lengths.data(),
+                        .output = results.output.data(),
+                        .last_hidden = results.hidden.data(),
+                        .last_cell = results.cell.data()},
+                       {});
+            ADD_FAILURE() << "nothing was thrown";
+        } catch (const ValueError& error) {
+            EXPECT_EQ(error.what(), "[layers] lengths: expected 0 to T = 7, got " + std::to_string(wrong) + " at [1]");
+        }
+    }
+}
+
 TEST(PreparedLayers, RunInSeveralThreads) {
     const Network network;
     const PreparedLayers layers(Device::open_cpu(), network.layers);
@@ -250,6 +361,12 @@ TEST(PreparedLayers, LeaveOtherCallsToRun) {
     call.N = 2;
     EXPECT_FALSE(layers.run_step(call));
     call.N = 1;
+    const std::int32_t none = 0, whole = 1;
+    call.lengths = &none;
+    EXPECT_FALSE(layers.run_step(call));
+    call.lengths = &whole;
+    EXPECT_TRUE(layers.run_step(call));
+    call.lengths = nullptr;
     EXPECT_TRUE(layers.run_step(call));
     device->close();
     EXPECT_FALSE(layers.run_step(call));

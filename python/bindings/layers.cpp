@@ -62,36 +62,41 @@ public:
             layers_ = std::make_unique<PreparedLayers>(device, made);
         }
         dtype_ = kept.front().dtype();
-        dtype_name_ = dtype_name(dtype_);
     }
 
     // Runs the layers and returns the output [T, N, D H] and the last states. `owner` is the vkrnn.Device of the
     // device. Returns None if a fingerprint is given, and its arrays have changed.
     py::object run(const py::array& source, const std::optional<py::array>& hidden,
                    const std::optional<py::array>& cell, const py::object& owner, bool tf32,
-                   const PythonFingerprint* fingerprint) const {
-        return run(source, hidden, cell, owner, tf32, fingerprint, false);
+                   const PythonFingerprint* fingerprint, const std::optional<py::array>& lengths) const {
+        return run(source, hidden, cell, owner, tf32, fingerprint, lengths, false);
     }
 
     // If there is one direction, the output may have it as an axis: [T, 1, N, H].
     py::object run(const py::array& source, const std::optional<py::array>& hidden,
                    const std::optional<py::array>& cell, const py::object& owner, bool tf32,
-                   const PythonFingerprint* fingerprint, bool has_direction) const {
+                   const PythonFingerprint* fingerprint, const std::optional<py::array>& lengths,
+                   bool has_direction) const {
         const Spec& spec = layers_->spec(0);
         const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
                    C = py::ssize_t{spec.C()};
         if (source.ndim() != 3)
             throw ValueError(kLayers + "source: expected 3 axes, got " + std::to_string(source.ndim()));
         const py::ssize_t T = source.shape(0), N = source.shape(1), H = spec.H;
-        const py::array from = checked(source, "source", {T, N, py::ssize_t{spec.I}});
+        const py::array from = checked(source, "source", dtype_, {T, N, py::ssize_t{spec.I}});
         if (fingerprint != nullptr && T * N > 1) {  // a longer call should not be made in vain
             if (!fingerprint->unchanged()) return py::none();
             fingerprint = nullptr;
         }
         LayersCall call{.T = T, .N = N, .source = from.data(), .tf32 = tf32};
         py::array states[2];
-        if (hidden) call.hidden = (states[0] = checked(*hidden, "hidden", {L * D, N, H})).data();
-        if (cell) call.cell = (states[1] = checked(*cell, "cell", {L * D, N, C * H})).data();
+        if (hidden) call.hidden = (states[0] = checked(*hidden, "hidden", dtype_, {L * D, N, H})).data();
+        if (cell) call.cell = (states[1] = checked(*cell, "cell", dtype_, {L * D, N, C * H})).data();
+        py::array ends;
+        if (lengths) {
+            ends = checked(*lengths, "lengths", py::dtype::of<std::int32_t>(), {N});
+            call.lengths = static_cast<const std::int32_t*>(ends.data());
+        }
 
         std::vector<py::ssize_t> shape{T, N, D * H};
         if (has_direction) shape = {T, 1, N, H};
@@ -127,10 +132,11 @@ public:
     }
 
 private:
-    [[nodiscard]] py::array checked(const py::array& array, const char* name,
-                                    const std::array<py::ssize_t, 3>& shape) const {
-        if (!array.dtype().is(dtype_) && dtype_name(array.dtype()) != dtype_name_)
-            throw TypeError(kLayers + name + ": expected dtype " + dtype_name_ + ", got " + dtype_name(array.dtype()));
+    static py::array checked(const py::array& array, const char* name, const py::dtype& dtype,
+                             const std::vector<py::ssize_t>& shape) {
+        if (!array.dtype().is(dtype) && dtype_name(array.dtype()) != dtype_name(dtype))
+            throw TypeError(kLayers + name + ": expected dtype " + dtype_name(dtype) + ", got " +
+                            dtype_name(array.dtype()));
         if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))) ||
             array.size() == 0)
             throw ValueError(kLayers + name + ": expected shape " + std::string(py::str(py::cast(shape))) + ", got " +
@@ -141,7 +147,6 @@ private:
     std::shared_ptr<Device> device_;
     std::unique_ptr<PreparedLayers> layers_;
     py::dtype dtype_;
-    std::string dtype_name_;
 };
 
 // The inputs and outputs of an ONNX node whose weights are constants.
@@ -153,22 +158,25 @@ public:
                std::vector<std::size_t> states, std::vector<bool> named)
         : weights_(std::move(weights)), lengths_(lengths), states_(std::move(states)), named_(std::move(named)) {}
 
-    // Returns whether the weights are the constants, and there are no lengths.
-    [[nodiscard]] bool is_usual(const py::tuple& inputs) const {
-        if (lengths_ < inputs.size() && !inputs[lengths_].is_none()) return false;
+    // Returns whether the weights are the constants.
+    [[nodiscard]] bool has_weights(const py::tuple& inputs) const {
         return std::ranges::all_of(weights_, [&](const auto& weight) {
             return weight.first < inputs.size() && inputs[weight.first].ptr() == weight.second.ptr();
         });
     }
 
     // Runs the layer of a node with one direction and layout 0. Returns the node's outputs, None for unnamed ones, or
-    // None if the call is not usual.
+    // None if the weights are others.
     py::object run(const py::tuple& inputs, const PythonLayers& layers, const py::object& owner, bool tf32) const {
-        if (!is_usual(inputs)) return py::none();
+        if (!has_weights(inputs)) return py::none();
+        const auto given = [&](std::size_t at) -> std::optional<py::array> {
+            if (at >= inputs.size() || inputs[at].is_none()) return std::nullopt;
+            return array_of(inputs[at]);
+        };
         std::optional<py::array> states[2];
-        for (std::size_t i = 0; i < states_.size(); ++i)
-            if (const py::object state = inputs[states_[i]]; !state.is_none()) states[i] = array_of(state);
-        const py::list found = layers.run(array_of(inputs[0]), states[0], states[1], owner, tf32, nullptr, true);
+        for (std::size_t i = 0; i < states_.size(); ++i) states[i] = given(states_[i]);
+        const py::list found =
+            layers.run(array_of(inputs[0]), states[0], states[1], owner, tf32, nullptr, given(lengths_), true);
         py::tuple outputs(std::min(found.size(), named_.size()));
         for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = named_[i] ? py::object(found[i]) : py::none();
         return outputs;
@@ -222,14 +230,15 @@ void register_layers(py::module_& module) {
              py::arg("layers"))
         .def("run",
              py::overload_cast<const py::array&, const std::optional<py::array>&, const std::optional<py::array>&,
-                               const py::object&, bool, const PythonFingerprint*>(&PythonLayers::run, py::const_),
+                               const py::object&, bool, const PythonFingerprint*, const std::optional<py::array>&>(
+                 &PythonLayers::run, py::const_),
              py::arg("source"), py::arg("hidden"), py::arg("cell"), py::arg("owner"), py::arg("tf32") = false,
-             py::arg("fingerprint") = nullptr, py::call_guard<Inside>());
+             py::arg("fingerprint") = nullptr, py::arg("lengths") = py::none(), py::call_guard<Inside>());
     py::class_<PythonNode>(module, "Node")
         .def(py::init<std::vector<std::pair<std::size_t, py::object>>, std::size_t, std::vector<std::size_t>,
                       std::vector<bool>>(),
              py::arg("weights"), py::arg("lengths"), py::arg("states"), py::arg("named"))
-        .def("is_usual", &PythonNode::is_usual, py::arg("inputs"))
+        .def("has_weights", &PythonNode::has_weights, py::arg("inputs"))
         .def("run", &PythonNode::run, py::arg("inputs"), py::arg("layers"), py::arg("owner"), py::arg("tf32") = false,
              py::call_guard<Inside>());
 }

@@ -190,6 +190,7 @@ class Layers:
         owner: object,
         tf32: bool = False,
         fingerprint: Fingerprint | None = None,
+        lengths: npt.NDArray[Any] | None = None,
     ) -> list[npt.NDArray[Any]] | None: ...
 
 class NetworkForward:
@@ -213,7 +214,7 @@ class Node:
         states: Sequence[int],
         named: Sequence[bool],
     ) -> None: ...
-    def is_usual(self, inputs: tuple[Any, ...]) -> bool: ...
+    def has_weights(self, inputs: tuple[Any, ...]) -> bool: ...
     def run(
         self, inputs: tuple[Any, ...], layers: Layers, owner: object, tf32: bool = False
     ) -> tuple[npt.NDArray[Any] | None, ...] | None: ...

@@ -14,7 +14,7 @@ from vkrnn._layer import Layer
 from vkrnn._onnx_attributes import attributes_of, descriptors_of, flag, hidden_size_of, place
 from vkrnn.results import Outputs
 
-__all__ = ["INPUTS", "OPERATIONS", "WEIGHTS", "Part", "RecurrentNode", "from_onnx", "require_shape"]
+__all__ = ["INPUTS", "OPERATIONS", "WEIGHTS", "Part", "RecurrentNode", "from_onnx", "in_source_order", "require_shape"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -44,6 +44,15 @@ def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]
     if array.shape != shape:
         hint = " (it looks transposed)" if (*array.shape[:-2], *array.shape[:-3:-1]) == shape else ""
         raise ValueError(f"{where} expected shape {letters} = {list(shape)}, got {list(array.shape)}{hint}")
+
+
+def in_source_order(output: Array, lengths: Array | None) -> Array:
+    """Return the output [T, N, H] of a reversed call with row 0, which belongs to a sequence's last row, at its end."""
+    if lengths is None:
+        return output[::-1].copy()
+    T, N, _ = output.shape
+    steps = np.arange(T)[:, None]
+    return output[np.where(steps < lengths, lengths - 1 - steps, steps), np.arange(N)]
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,11 @@ class Prepared:
         given = [(layer.function.__name__, layer.arguments, layer.descriptor) for layer in layers]
         self._layers = _core.Layers(device._open("[layers]"), given)
 
-    def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
+    def run(
+        self, source: Array, hidden: Array | None = None, cell: Array | None = None, *, lengths: Array | None = None
+    ) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""
-        results = self._layers.run(source, hidden, cell, self.device, self._rounds())
+        results = self._layers.run(source, hidden, cell, self.device, self._rounds(), lengths=lengths)
         assert results is not None  # noqa: S101 - only a fingerprint gives None
         return results
 

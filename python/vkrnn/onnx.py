@@ -28,7 +28,16 @@ from vkrnn import _core
 from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import attributes_of, place
 from vkrnn._onnx_kept import KeptNode
-from vkrnn._onnx_weights import INPUTS, OPERATIONS, WEIGHTS, Part, RecurrentNode, from_onnx, require_shape
+from vkrnn._onnx_weights import (
+    INPUTS,
+    OPERATIONS,
+    WEIGHTS,
+    Part,
+    RecurrentNode,
+    from_onnx,
+    in_source_order,
+    require_shape,
+)
 from vkrnn._packages import missing
 from vkrnn.devices import DeviceLike, resolve
 from vkrnn.results import LSTMOutputs
@@ -179,10 +188,7 @@ class _Call:
             end[self.ends == 0] = 0 if start is None else start[self.ends == 0]
             last.append(end)
         output = results.output
-        if descriptor.reverse:  # row 0 belongs to the last row of each sequence
-            steps = np.arange(self.T)[:, None]
-            output = output[np.where(steps < self.ends, self.ends - 1 - steps, steps), self.rows]
-        return (output, *last)
+        return (in_source_order(output, self.lengths) if descriptor.reverse else output, *last)
 
 
 _Key = tuple[str, tuple[str, ...], tuple[str, ...]]

@@ -97,6 +97,49 @@ def test_same_bits(op: str, attributes: dict[str, Any], runs: list[Any]) -> None
         assert len(runs) == 1
 
 
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_lengths(op: str, attributes: dict[str, Any], runs: list[Any]) -> None:
+    """A node with `sequence_lens` keeps its weights, too."""
+    D = 2 if attributes.get("direction") == "bidirectional" else 1
+    node = node_of(op, **attributes)
+    node.input[4] = "lengths"
+    inputs = [*floats("X", *states_of(op)), helper.make_tensor_value_info("lengths", 6, None)]
+    model = model_of([node], inputs, floats(*node.output), weights_of(op, D))
+    prepared = Backend.prepare(model)
+    for given in all_calls(op, attributes):
+        N, T = given["X"].shape[:2] if attributes.get("layout") else given["X"].shape[1::-1]
+        for lengths in ([T] * N, [T, 0, T - 1][:N], [0] * N):
+            with_lengths = {**given, "lengths": np.array(lengths, np.int32)}
+            wanted = plain(model, with_lengths)
+            assert_same(prepared.run(with_lengths), wanted)
+            runs.clear()
+            assert_same(prepared.run(with_lengths), wanted)
+            assert len(runs) == 1
+
+
+def test_wrong_lengths(runs: list[Any]) -> None:
+    """The errors are those of a model that keeps no weights. Integers that are not ONNX's type are read as well."""
+    node = node_of("GRU")
+    node.input[4] = "lengths"
+    inputs = [*floats("X", "h"), helper.make_tensor_value_info("lengths", 6, None)]
+    model = model_of([node], inputs, floats("Y"), weights_of("GRU", 1))
+    given = {"X": draw(5, 2, I), "h": draw(1, 2, H)}
+    prepared = Backend.prepare(model)
+    prepared.run({**given, "lengths": np.array([3, 5], np.int32)})
+    for wrong in ([3, 6], [-1, 5], [3], [[3, 5]], [3.0, 5.0]):
+        array = np.array(wrong, np.float32 if isinstance(wrong[0], float) else np.int32)
+        found = []
+        for run in (prepared.run, lambda given: plain(model, given)):
+            with pytest.raises(Exception) as error:
+                run({**given, "lengths": array})
+            found.append((error.type, str(error.value), str(error.value.__cause__)))
+        assert found[0] == found[1]
+    assert not runs
+    wide = {**given, "lengths": np.array([3, 5], np.int64)}
+    assert_same(prepared.run(wide), plain(model, wide))
+
+
 def branch(value: float) -> Any:
     """Return a graph of constants around an LSTM. The names do not depend on the value."""
     weights = {name: array + np.float32(value) for name, array in weights_of("LSTM", 1).items()}
@@ -169,25 +212,15 @@ def test_absent_outputs(runs: list[Any]) -> None:
     assert len(runs) == 3
 
 
-def test_only_plain_nodes_keep_weights(runs: list[Any]) -> None:
-    """Nodes with lengths or with different activations per direction keep none."""
-
-    def assert_plain(model: Any, given: dict[str, Any]) -> None:
-        prepared = Backend.prepare(model)
-        for _ in range(2):
-            assert_same(prepared.run(given), plain(model, given))
-        assert not runs
-
-    node = node_of("GRU")
-    node.input[4] = "lengths"
-    inputs = [*floats("X", "h"), helper.make_tensor_value_info("lengths", 6, None)]
-    model = model_of([node], inputs, floats("Y"), weights_of("GRU", 1))
-    given = {"X": draw(5, 2, I), "h": draw(1, 2, H), "lengths": np.array([3, 5], np.int32)}
-    assert_plain(model, given)
+def test_nodes_of_two_calls_keep_no_weights(runs: list[Any]) -> None:
+    """Nodes with different activations per direction are two calls."""
     functions = ["Sigmoid", "Tanh", "Sigmoid", "Relu"]
     other = node_of("GRU", direction="bidirectional", activations=functions)
     model = model_of([other], floats("X", "h"), floats("Y"), weights_of("GRU", 2))
-    assert_plain(model, {"X": draw(5, 2, I), "h": draw(2, 2, H)})
+    prepared, given = Backend.prepare(model), {"X": draw(5, 2, I), "h": draw(2, 2, H)}
+    for _ in range(2):
+        assert_same(prepared.run(given), plain(model, given))
+    assert not runs
 
 
 def test_errors() -> None:

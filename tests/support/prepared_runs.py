@@ -18,8 +18,8 @@ def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def count(name: str) -> None:
         run = getattr(_prepared.Prepared, name)
 
-        def counted(self: Any, *given: Any) -> Any:
-            results = run(self, *given)
+        def counted(self: Any, *given: Any, **options: Any) -> Any:
+            results = run(self, *given, **options)
             if results is not None:
                 found.append(self)
             return results

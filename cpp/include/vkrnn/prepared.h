@@ -25,6 +25,7 @@ struct LayersCall {
     std::int64_t T = 0, N = 0;
     const void* source = nullptr;                   // [T, N, I]
     const void *hidden = nullptr, *cell = nullptr;  // initial states [L, D, N, H]; null: zeros
+    const std::int32_t* lengths = nullptr;          // [N], from 0 to T; null: all are T
     void* output = nullptr;                         // [T, N, D H], of the last layer
     void* last_hidden = nullptr;                    // [L, D, N, H]
     void* last_cell = nullptr;                      // the same; not used if the layers have no cell state
@@ -45,13 +46,15 @@ public:
     PreparedLayers(const PreparedLayers&) = delete;
     PreparedLayers& operator=(const PreparedLayers&) = delete;
 
-    // Runs all layers. If `share` is given, the threads of the call run it before the layers. Throws MemoryError,
-    // DeviceError, and Interrupted if `poll` stopped it. After an exception, `share` may or may not have run.
+    // Runs all layers. If `share` is given, the threads of the call run it before the layers. Throws ValueError about
+    // the lengths, MemoryError, DeviceError, and Interrupted if `poll` stopped it. After an exception, `share` may or
+    // may not have run.
     void run(const LayersCall& call, const Poll& poll, const Share& share = {}) const;
 
     // Runs one step of one batch row as a stream does, on the calling thread, in a few microseconds. Does nothing and
-    // returns false if the call has more steps or rows, if the step may be worth several threads, if another thread is
-    // running a step, or if the device cannot be used. The caller should then use run(). Throws nothing.
+    // returns false if the call has more steps or rows or a row without steps, if the step may be worth several
+    // threads, if another thread is running a step, or if the device cannot be used. The caller should then use run().
+    // Throws nothing.
     bool run_step(const LayersCall& call) const;
 
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
@@ -69,7 +72,8 @@ private:
     // Without a poll, the step runs only if it cannot fail.
     bool run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const;
     void run_layer(std::size_t number, const LayersCall& call, InputLocation& below, const Poll& poll) const;
-    void save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to, const Poll& poll) const;
+    void save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, const std::int32_t* lengths,
+                   const void* initial, void* to, const Poll& poll) const;
 
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;
