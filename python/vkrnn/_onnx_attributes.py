@@ -11,9 +11,17 @@ import numpy as np
 
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
-__all__ = ["attributes_of", "descriptors_of", "flag", "hidden_size_of", "place"]
+__all__ = ["QUANTIZED", "attributes_of", "descriptors_of", "flag", "hidden_size_of", "place"]
 
-_DESCRIPTORS = {"RNN": SingleGateRNNDescriptor, "GRU": GRUDescriptor, "LSTM": LSTMDescriptor}
+QUANTIZED = "DynamicQuantizeLSTM"
+"""The LSTM of the domain com.microsoft whose W and R are in eight bits."""
+
+_DESCRIPTORS = {
+    "RNN": SingleGateRNNDescriptor,
+    "GRU": GRUDescriptor,
+    "LSTM": LSTMDescriptor,
+    QUANTIZED: LSTMDescriptor,
+}
 # For each of ONNX's functions f, g, h: its default, and the gates that use it.
 _FUNCTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "RNN": (("Tanh", ("activation",)),),
@@ -27,6 +35,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ("Tanh", ("activation",)),
     ),
 }
+_FUNCTIONS[QUANTIZED] = _FUNCTIONS["LSTM"]
 _ACTIVATIONS = {
     "relu": Activation.RELU,
     "tanh": Activation.TANH,
@@ -52,6 +61,7 @@ _ATTRIBUTES = {
     "GRU": _COMMON | {"linear_before_reset": _INTEGER},
     "LSTM": _COMMON | {"input_forget": _INTEGER},
 }
+_ATTRIBUTES[QUANTIZED] = {key: kind for key, kind in _ATTRIBUTES["LSTM"].items() if key != "layout"}
 
 
 def place(op: str, name: str, of: str) -> str:
@@ -94,7 +104,8 @@ def _checked(op: str, name: str, attributes: Mapping[str, Any]) -> dict[str, Any
         where, known = place(op, name, key), _ATTRIBUTES[op]
         if key not in known:
             listed = ", ".join(sorted(known))
-            raise NotImplementedError(f"{where} expected an attribute of {op} since opset 7: {listed}")
+            since = "" if op == QUANTIZED else " since opset 7"
+            raise NotImplementedError(f"{where} expected an attribute of {op}{since}: {listed}")
         kind, words = known[key]
         decoded = _decoded(where, value)
         several = isinstance(decoded, list)
@@ -166,8 +177,8 @@ def descriptors_of(op: str, name: str, attributes: Mapping[str, Any]) -> tuple[d
     options: dict[str, Any] = {"clip": _clip(op, name, given)}
     if op == "GRU" and flag(op, name, given, "linear_before_reset"):
         options["reset_after"] = True
-    if op == "LSTM" and flag(op, name, given, "input_forget"):
-        _require_coupled(name, each)
+    if "input_forget" in _ATTRIBUTES[op] and flag(op, name, given, "input_forget"):
+        _require_coupled(op, name, each)
     make = _DESCRIPTORS[op]
     if both and each[0] != each[1]:
         return given, [make(**options, **each[0]), make(**options, **each[1], reverse=True)]
@@ -219,7 +230,7 @@ def _decimal(op: str, name: str, key: str, value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _require_coupled(name: str, each: list[dict[str, Any]]) -> None:
+def _require_coupled(op: str, name: str, each: list[dict[str, Any]]) -> None:
     """Check that 1 - f(p) = f(-p), by which the forget gate of a coupled LSTM is computed."""
     for options in each:
         activation = options["input_gate_activation"]
@@ -230,6 +241,6 @@ def _require_coupled(name: str, each: list[dict[str, Any]]) -> None:
         else:
             continue
         raise NotImplementedError(
-            f"{place('LSTM', name, 'input_forget')} expected 0 with {got} as the gates' function, got 1: only for "
+            f"{place(op, name, 'input_forget')} expected 0 with {got} as the gates' function, got 1: only for "
             "Sigmoid, and HardSigmoid with beta 0.5, is 1 - f(p) = f(-p)"
         )

@@ -11,32 +11,46 @@ import numpy.typing as npt
 
 from vkrnn import operations
 from vkrnn._layer import Layer
-from vkrnn._onnx_attributes import attributes_of, descriptors_of, flag, hidden_size_of, place
+from vkrnn._onnx_attributes import QUANTIZED, attributes_of, descriptors_of, flag, hidden_size_of, place
 from vkrnn.results import Outputs
 
-__all__ = ["INPUTS", "OPERATIONS", "WEIGHTS", "Part", "RecurrentNode", "from_onnx", "in_source_order", "require_shape"]
+__all__ = [
+    "INPUTS",
+    "OPERATIONS",
+    "WEIGHTS",
+    "Part",
+    "RecurrentNode",
+    "dequantized_along",
+    "from_onnx",
+    "in_source_order",
+    "require_shape",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 
+_LSTM = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+_QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
 INPUTS = {
     "RNN": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
     "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
-    "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    "LSTM": _LSTM,
+    QUANTIZED: (*_LSTM, *_QUANTIZATION),
 }
 """The inputs of each operator, in order."""
 
-WEIGHTS = frozenset("WRBP")
+WEIGHTS = frozenset(("W", "R", "B", "P", *_QUANTIZATION))
 """Those of the inputs that are weights."""
 
 OPERATIONS: Mapping[str, Callable[..., Outputs[Any]]] = {
     "RNN": operations.single_gate_rnn,
     "GRU": operations.gru,
     "LSTM": operations.lstm,
+    QUANTIZED: operations.lstm,
 }
 """The function of each operator."""
 
 # The position of each gate in ONNX's order: i, o, f, c of an LSTM, and z, r, h of a GRU.
-_GATES = {"RNN": (0,), "GRU": (0, 1, 2), "LSTM": (0, 2, 3, 1)}
+_GATES = {"RNN": (0,), "GRU": (0, 1, 2), "LSTM": (0, 2, 3, 1), QUANTIZED: (0, 2, 3, 1)}
 
 
 def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]) -> None:
@@ -80,7 +94,7 @@ class RecurrentNode:
 
     @staticmethod
     def read(op: str, name: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> RecurrentNode:
-        """Read the attributes, where None means absent, and those of W, R, B and P that are given.
+        """Read the attributes, where None means absent, and those of the weights that are given.
 
         Raises
         ------
@@ -92,6 +106,8 @@ class RecurrentNode:
         given, descriptors = descriptors_of(op, name, attributes)
         directions = 2 if given.get("direction") == "bidirectional" else 1
         batch_first = flag(op, name, given, "layout")
+        if op == QUANTIZED:
+            inputs = {**inputs, **{key: _dequantized(name, key, directions, inputs) for key in "WR" if key in inputs}}
         weights = _Weights(op, name, directions, inputs, coupled=flag(op, name, given, "input_forget"))
         hidden = hidden_size_of(op, name, given, weights.hidden)
         if len(descriptors) == directions == 2:
@@ -107,6 +123,61 @@ class RecurrentNode:
         letters, shape = ("[N, D, H]", (N, D, H)) if self.batch_first else ("[D, N, H]", (D, N, H))
         require_shape(place(self.op, self.name, key), array, letters, shape)
         return (array if self.batch_first else array.swapaxes(0, 1)).reshape(N, D * H)
+
+
+def _dequantized(name: str, key: str, D: int, inputs: Mapping[str, Array]) -> Array:
+    """Return W or R, as `key` says, of a node whose weights are quantized by direction or by direction and column.
+
+    They are [D, I, 4H] and [D, H, 4H] there. The array returned is an LSTM's: [D, 4H, I] or [D, 4H, H].
+    """
+    quantized = inputs[key]
+    if quantized.dtype not in (np.int8, np.uint8):
+        raise TypeError(f"{place(QUANTIZED, name, key)} expected dtype int8 or uint8, got {quantized.dtype}")
+    rows = quantized.shape[1] if quantized.ndim > 1 else 0
+    R = inputs.get("R", quantized)
+    H = R.shape[1] if R.ndim > 1 else 0
+    letters = "[D, I, 4H]" if key == "W" else "[D, H, 4H]"
+    require_shape(place(QUANTIZED, name, key), quantized, letters, (D, rows, 4 * H))
+    if f"{key}_scale" not in inputs:
+        raise ValueError(f"{place(QUANTIZED, name, f'{key}_scale')} expected an array, got none")
+    scale = inputs[f"{key}_scale"]
+    zero = inputs.get(f"{key}_zero_point", np.zeros(scale.shape, quantized.dtype))
+    if zero.dtype != quantized.dtype:
+        where = place(QUANTIZED, name, f"{key}_zero_point")
+        raise TypeError(f"{where} expected dtype {quantized.dtype} like {key}, got {zero.dtype}")
+    for part, array in (("scale", scale), ("zero_point", zero)):
+        if array.shape not in ((D,), (D, 4 * H)):
+            raise ValueError(
+                f"{place(QUANTIZED, name, f'{key}_{part}')} expected shape [D] = {[D]} or [D, 4H] = {[D, 4 * H]}, got "
+                f"{list(array.shape)}"
+            )
+    columns = (array.reshape(D, 1, -1) for array in (scale, zero))
+    return np.ascontiguousarray(dequantized(quantized, *columns).swapaxes(1, 2))
+
+
+def dequantized(quantized: Array, scale: Array, zero: Array) -> Array:
+    """Return quantized numbers as floats. Scales and zeros have shapes that broadcast."""
+    exact: Array = quantized.astype(np.float32) - zero.astype(np.float32)
+    return (exact * scale).astype(scale.dtype)
+
+
+def dequantized_along(
+    quantized: Array, scale: Array, zero: Array | None = None, *, axis: int = 1, block_size: int = 0
+) -> Array:
+    """Return the result of ONNX's DequantizeLinear.
+
+    A scale and a zero are for the whole tensor, for one index along the axis or for a block of indices.
+    """
+
+    def spread(array: Array) -> Array:
+        if block_size:
+            return np.repeat(array, block_size, axis).take(range(quantized.shape[axis]), axis)
+        shape = [1] * quantized.ndim
+        if array.size > 1:
+            shape[axis] = -1
+        return array.reshape(shape)
+
+    return dequantized(quantized, spread(scale), np.zeros((), np.float32) if zero is None else spread(zero))
 
 
 class _Weights:
@@ -188,7 +259,8 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
     Parameters
     ----------
     node : onnx.NodeProto
-        An ``RNN``, ``GRU`` or ``LSTM``: `single_gate_rnn`, `gru` or `lstm`.
+        An ``RNN``, ``GRU`` or ``LSTM``: `single_gate_rnn`, `gru` or `lstm`. Or a ``DynamicQuantizeLSTM``: `lstm` with
+        dequantized weights.
     initializers : mapping of str to numpy.ndarray, or iterable of onnx.TensorProto
         The graph's constants, ``model.graph.initializer``. W and R must be among them; B, P, initial_h and initial_c
         are taken if they are.
@@ -216,7 +288,7 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
         raise TypeError(f"[from_onnx] node: expected an onnx.NodeProto, got {type(node).__name__}")
     op, name = node.op_type, node.name
     if op not in INPUTS:
-        raise ValueError(f"[from_onnx] node: expected an RNN, GRU or LSTM, got {op}")
+        raise ValueError(f"[from_onnx] node: expected one of {', '.join(INPUTS)}, got {op}")
     known = initializers if isinstance(initializers, Mapping) else _arrays(initializers)
     inputs = {key: known[given] for key, given in zip(INPUTS[op], node.input, strict=False) if given in known}
     attributes = attributes_of(node)

@@ -1,7 +1,8 @@
 """ONNX's RNN, GRU and LSTM on vkrnn's devices, as single nodes and in whole models. Needs the package onnx.
 
 `run_node` computes one node. `Backend` runs a model: vkrnn computes the recurrent nodes, and ONNX's own evaluator
-computes all others in NumPy. `OPERATORS` are the three operators for that evaluator.
+computes all others in NumPy. `OPERATORS` are the operators for that evaluator. They include DynamicQuantizeLSTM, which
+is an LSTM with weights in eight bits that onnxruntime makes.
 
 >>> import numpy as np
 >>> from onnx import helper
@@ -17,7 +18,7 @@ All dtypes of ONNX's operators work: float32, float64, float16 and bfloat16. `do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,7 +27,8 @@ import numpy.typing as npt
 
 from vkrnn import _core
 from vkrnn._foreign import as_numpy
-from vkrnn._onnx_attributes import attributes_of, place
+from vkrnn._onnx_attributes import QUANTIZED, attributes_of, place
+from vkrnn._onnx_graph import nodes_of
 from vkrnn._onnx_kept import KeptNode
 from vkrnn._onnx_weights import (
     INPUTS,
@@ -34,6 +36,7 @@ from vkrnn._onnx_weights import (
     WEIGHTS,
     Part,
     RecurrentNode,
+    dequantized_along,
     from_onnx,
     in_source_order,
     require_shape,
@@ -43,7 +46,7 @@ from vkrnn.devices import DeviceLike, resolve
 from vkrnn.results import LSTMOutputs
 
 try:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
     from onnx.backend.base import Backend as _Backend
     from onnx.backend.base import BackendRep as _BackendRep
     from onnx.inliner import inline_local_functions
@@ -52,14 +55,24 @@ try:
 except ImportError as error:
     raise missing("vkrnn.onnx", error, "onnx") from error
 
-__all__ = ["GRU", "LSTM", "OPERATORS", "RNN", "Backend", "BackendRep", "from_onnx", "run_node"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "OPERATORS",
+    "RNN",
+    "Backend",
+    "BackendRep",
+    "DynamicQuantizeLSTM",
+    "from_onnx",
+    "run_node",
+]
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, Any] | Sequence[Any]
 
 
 def run_node(node: NodeProto, inputs: Inputs, *, device: DeviceLike | None = None) -> tuple[Array, ...]:
-    """Compute an RNN, GRU or LSTM node of ONNX.
+    """Compute an RNN, GRU or LSTM node of ONNX, or a DynamicQuantizeLSTM of onnxruntime.
 
     Parameters
     ----------
@@ -90,7 +103,7 @@ def run_node(node: NodeProto, inputs: Inputs, *, device: DeviceLike | None = Non
     A node is one call, or two if its directions have different activations.
     """
     if node.op_type not in INPUTS:
-        raise ValueError(f"[run_node] node: expected an RNN, GRU or LSTM, got {node.op_type}")
+        raise ValueError(f"[run_node] node: expected one of {', '.join(INPUTS)}, got {node.op_type}")
     arrays = _by_position(node, inputs)
     return _run(node.op_type, node.name, attributes_of(node), arrays, len(node.output), device)
 
@@ -130,7 +143,7 @@ def _run(
         raise ValueError(f"{place(op, name, 'X')} expected 3 axes {letters}, got {got}")
     source = X.swapaxes(0, 1) if node.batch_first else X
     call = _Call(node, source, _lengths(node, inputs.get("sequence_lens"), source), device)
-    keys = ("initial_h", "initial_c")[: 2 if op == "LSTM" else 1]
+    keys = [key for key in ("initial_h", "initial_c") if key in INPUTS[op]]
     initial = [node.state(inputs[key], key, call.N) if key in inputs else None for key in keys]
     results = [call.part(part, initial) for part in node.parts]
     output, *last = [np.concatenate(one, axis=-1) for one in zip(*results, strict=True)] if results[1:] else results[0]
@@ -169,7 +182,8 @@ class _Call:
         """Return the part's output [T, N, DH] in the order of the source, and its last states, from one call."""
         node, H = self.node, self.node.hidden
         initial = [None if state is None else state[:, part.columns] for state in initial]
-        descriptor = replace(part.descriptor, produce_cell=True) if node.op == "LSTM" else part.descriptor
+        has_cell = "initial_c" in INPUTS[node.op]
+        descriptor = replace(part.descriptor, produce_cell=True) if has_cell else part.descriptor
         results = OPERATIONS[node.op](
             self.source,
             **part.arguments,
@@ -199,7 +213,7 @@ def _key(node: NodeProto) -> _Key:
 
 
 class _Operator(OpRun):
-    """The base of the three operators for `onnx.reference.ReferenceEvaluator`."""
+    """The base of the operators for `onnx.reference.ReferenceEvaluator`."""
 
     op_domain = ""
     constant: ClassVar[frozenset[_Key]] = frozenset()  # nodes whose weights are constants of the model
@@ -235,7 +249,13 @@ class LSTM(_Operator):
     """ONNX's LSTM for `onnx.reference.ReferenceEvaluator`. It runs on the default device."""
 
 
-OPERATORS = [RNN, GRU, LSTM]
+class DynamicQuantizeLSTM(_Operator):
+    """onnxruntime's LSTM with weights in eight bits. It computes with the dequantized weights, in float32."""
+
+    op_domain = "com.microsoft"
+
+
+OPERATORS = [RNN, GRU, LSTM, DynamicQuantizeLSTM]
 """The argument ``new_ops`` of `onnx.reference.ReferenceEvaluator`. They run on the default device."""
 
 
@@ -262,23 +282,29 @@ def _is_complete(value: ValueInfoProto) -> bool:
     return kind is not None and (kind != "tensor_type" or value.type.tensor_type.HasField("shape"))
 
 
-def _recurrent_nodes(graph: GraphProto, outside: frozenset[str] = frozenset()) -> Iterator[tuple[NodeProto, bool]]:
-    """Yield the recurrent nodes of a graph and of the graphs within its nodes.
+def _weights_of(node: NodeProto) -> list[str] | None:
+    """Return the names of a recurrent node's weights; None for another node."""
+    domains = (DynamicQuantizeLSTM.op_domain,) if node.op_type == QUANTIZED else ("", "ai.onnx")
+    if node.op_type not in INPUTS or node.domain not in domains:
+        return None
+    return [name for key, name in zip(INPUTS[node.op_type], node.input, strict=False) if key in WEIGHTS and name]
 
-    Each comes with a bool: whether its weights are constants of the model. `outside` has the names of constants that
-    are defined around the graph.
-    """
-    values = {tensor.name for tensor in graph.initializer}
-    values |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    defined = {name for node in graph.node for name in node.output if node.op_type != "Constant"}
-    constants = (outside | values) - {value.name for value in graph.input} - defined
-    for node in graph.node:
-        if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
-            weights = [name for key, name in zip(INPUTS[node.op_type], node.input, strict=False) if key in WEIGHTS]
-            yield node, constants.issuperset(name for name in weights if name)
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _recurrent_nodes(inner, constants)
+
+def _dequantize_weights(graph: GraphProto) -> None:
+    """Replace each DequantizeLinear of constants by a constant if a recurrent node has its output as a weight."""
+    weights = {name for node, _ in nodes_of(graph) for name in _weights_of(node) or ()}
+    for node, scope in nodes_of(graph):
+        given = [name for name in node.input if name]
+        options = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if (
+            (node.op_type, node.domain) == ("DequantizeLinear", "")
+            and node.output[0] in weights
+            and scope.constants.keys() >= set(given)
+            and options.keys() <= {"axis", "block_size"}
+        ):
+            arrays = [numpy_helper.to_array(scope.constants[name]) for name in given]
+            tensor = numpy_helper.from_array(dequantized_along(*arrays, **options))
+            node.CopyFrom(helper.make_node("Constant", [], list(node.output), node.name, value=tensor))
 
 
 class BackendRep(_BackendRep):
@@ -345,10 +371,14 @@ class Backend(_Backend):
         super().prepare(_with_shapes(model), "CPU", **kwargs)
         # Inside functions of the model, the evaluator would use its own operators.
         inlined = inline_local_functions(model)
+        _dequantize_weights(inlined.graph)
         constant: dict[_Key, bool] = {}
-        for node, is_constant in _recurrent_nodes(inlined.graph):
-            attributes_of(node)
-            constant[_key(node)] = is_constant and constant.get(_key(node), True)  # two branches may have equal names
+        for node, scope in nodes_of(inlined.graph):
+            weights = _weights_of(node)
+            if weights is not None:
+                attributes_of(node)
+                # Two branches may have equal names.
+                constant[_key(node)] = scope.constants.keys() >= set(weights) and constant.get(_key(node), True)
         kept = frozenset(key for key, is_constant in constant.items() if is_constant)
         operators = [type(operator.__name__, (operator,), {"constant": kept}) for operator in OPERATORS]
         return BackendRep(ReferenceEvaluator(inlined, new_ops=operators), device)

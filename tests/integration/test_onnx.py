@@ -193,7 +193,7 @@ def test_from_onnx_refuses() -> None:
     assert str(caught.value) == "[LSTM] W: expected an array, got none"
     with pytest.raises(ValueError) as caught:
         from_onnx(helper.make_node("Relu", ["X"], ["Y"]), {})
-    assert str(caught.value) == "[from_onnx] node: expected an RNN, GRU or LSTM, got Relu"
+    assert str(caught.value) == "[from_onnx] node: expected one of RNN, GRU, LSTM, DynamicQuantizeLSTM, got Relu"
 
 
 # Whole models

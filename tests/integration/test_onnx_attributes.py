@@ -298,7 +298,7 @@ def test_other_nodes_and_inputs() -> None:
     arrays = drawn.arrays
     with pytest.raises(ValueError) as caught:
         run_node(helper.make_node("Relu", ["X"], ["Y"]), arrays)
-    assert str(caught.value) == "[run_node] node: expected an RNN, GRU or LSTM, got Relu"
+    assert str(caught.value) == "[run_node] node: expected one of RNN, GRU, LSTM, DynamicQuantizeLSTM, got Relu"
     with pytest.raises(ValueError) as caught:
         run_node(drawn.node, [arrays["X"]])
     assert str(caught.value) == "[run_node] inputs: expected 6 for X, W, R, sequence_lens, initial_h, got 1"
