@@ -28,6 +28,7 @@ import numpy.typing as npt
 from vkrnn import _core
 from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import QUANTIZED, attributes_of, place
+from vkrnn._onnx_evaluator import require_right
 from vkrnn._onnx_graph import nodes_of
 from vkrnn._onnx_kept import KeptNode
 from vkrnn._onnx_weights import (
@@ -367,10 +368,13 @@ class Backend(_Backend):
             If ONNX's own check fails. As in onnxruntime, inputs and outputs may lack shapes, and outputs types.
         ValueError, TypeError
             If an attribute of a recurrent node is malformed.
+        NotImplementedError
+            If ONNX's evaluator computes another node wrong. The message begins with its operator and its name.
         """
         super().prepare(_with_shapes(model), "CPU", **kwargs)
         # Inside functions of the model, the evaluator would use its own operators.
         inlined = inline_local_functions(model)
+        require_right(inlined)
         _dequantize_weights(inlined.graph)
         constant: dict[_Key, bool] = {}
         for node, scope in nodes_of(inlined.graph):
