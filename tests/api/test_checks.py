@@ -108,3 +108,86 @@ def test_plans_are_values() -> None:
     assert plan.flops == 2 * 5 * 3 * 4 * 4
     strategies = vkrnn.default_device().strategies
     assert all(plan.strategy[part] in names for part, names in strategies.items())
+
+
+def own_call(D: int = 1) -> tuple[dict[str, Any], Any]:
+    """Return the arguments of an LSTM in float64, and its descriptor."""
+    rng = np.random.default_rng(5)
+    recurrent = (16, 4) if D == 1 else (2, 16, 4)
+    shapes = {"source": (5, 3, 6), "recurrent_weight": recurrent, "input_weight": (16 * D, 6), "bias": (16 * D,)}
+    given = {name: rng.standard_normal(shape) * 0.5 for name, shape in shapes.items()}
+    return given, vkrnn.LSTMDescriptor(training=True, bidirectional=D == 2)
+
+
+def test_own_results_are_compared_with_the_reference() -> None:
+    """They may be all results, one by position, or some by name."""
+    given, descriptor = own_call()
+    right = vkrnn.reference.lstm(**given, descriptor=descriptor)
+    report = vkrnn.check(vkrnn.lstm, **given, descriptor=descriptor, results=right)
+    assert report.ok
+    assert [c.name for c in report.comparisons] == ["output", "cell_output", "z_state"]
+    assert repr(report).splitlines()[0] == "lstm of the caller agrees with the reference (tolerance 5e-06)"
+    assert vkrnn.check(vkrnn.lstm, **given, descriptor=descriptor, results=right.output).ok
+    assert vkrnn.check(vkrnn.lstm, **given, descriptor=descriptor, results={"z_state": right.z_state}).ok
+
+
+def test_a_wrong_gate_is_named() -> None:
+    """The gates of a direction are compared one by one."""
+    given, descriptor = own_call(D=2)
+    right = vkrnn.reference.lstm(**given, descriptor=descriptor)
+    mine = {name: array.copy() for name, array in right._asdict().items()}
+    mine["z_state"][2, 1, 16 + 4 + 1] += 0.5  # the forget gate of the second direction
+    report = vkrnn.check(vkrnn.lstm, **given, descriptor=descriptor, results=mine)
+    assert not report.ok
+    assert report.findings == ("z_state: wrong in the gates forget (5.0e-01)",)
+    assert [c.name for c in report.comparisons if c.error > report.tolerance] == ["z_state"]
+
+
+@pytest.mark.parametrize("D", [1, 2])
+def test_another_order_of_the_gates_is_named(D: int) -> None:
+    """Weights in ONNX's order explain the numbers of who took them to be in that order."""
+    given, descriptor = own_call(D)
+
+    def onnxs(array: Any, axis: int) -> Any:  # input, output, forget, cell
+        blocks = np.split(array, 4 * (D if array.ndim < 3 else 1), axis)
+        order = [4 * d + gate for d in range(len(blocks) // 4) for gate in (0, 3, 1, 2)]
+        return np.concatenate([blocks[block] for block in order], axis)
+
+    axes = {"recurrent_weight": -2, "input_weight": 0, "bias": 0}
+    right = vkrnn.reference.lstm(**given, descriptor=descriptor)
+    mistaken = given | {name: onnxs(given[name], axis) for name, axis in axes.items()}
+    report = vkrnn.check(vkrnn.lstm, **mistaken, descriptor=descriptor, results=right.output)
+    assert report.findings == (
+        "the numbers are right if the gates of the weights are in the order input, output, forget, cell; "
+        "vkrnn has them in the order input, forget, cell, output",
+    )
+    assert report.findings[0] in report._repr_html_()
+
+
+def test_own_gradients_are_compared_with_the_reference() -> None:
+    """A gradient by name, with the order of the gates that the descriptor says."""
+    given, _ = own_call()
+    descriptor = vkrnn.LSTMDescriptor(forget_gate_last=True, training=True)
+    forward = vkrnn.reference.lstm(**given, descriptor=descriptor)
+    more: dict[str, Any] = {"z_state": forward.z_state, "cell_output_fwd": forward.cell_output}
+    more |= given | {"source_gradient": np.ones_like(forward.output), "descriptor": descriptor}
+    bias = vkrnn.reference.lstm_gradients(**more).bias
+    assert vkrnn.check(vkrnn.lstm_gradients, **more, results={"bias": bias}).ok
+    bias[4:8] *= 2
+    report = vkrnn.check(vkrnn.lstm_gradients, **more, results={"bias": bias})
+    assert [finding.partition(" (")[0] for finding in report.findings] == ["bias: wrong in the gates cell"]
+
+
+def test_own_results_of_another_kind_are_refused() -> None:
+    """Names, numbers and shapes must be those of the call."""
+    given, descriptor = own_call()
+
+    def message(results: Any) -> str:
+        with pytest.raises(ValueError) as caught:
+            vkrnn.check(vkrnn.lstm, **given, descriptor=descriptor, results=results)
+        return str(caught.value)
+
+    assert message({"outptu": SOURCE}) == "[check] results: expected some of output, cell_output, z_state, got outptu"
+    assert message((SOURCE,) * 4) == "[check] results: expected at most 3, output, cell_output, z_state, got 4"
+    assert message(()) == "[check] results: expected some of output, cell_output, z_state, got none"
+    assert message(SOURCE[:4]) == "[check] output: expected shape [5, 3, 4], got [4, 3, 4]"
