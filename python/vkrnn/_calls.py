@@ -13,6 +13,7 @@ import numpy as np
 from vkrnn import _core
 from vkrnn._cuda import as_operand
 from vkrnn._foreign import as_numpy_integers
+from vkrnn._last_states import Ends
 from vkrnn._out import checked_out
 from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
@@ -77,6 +78,7 @@ class BoundCall:
     prefix: str  # of error messages
     device: Any
     out: Any
+    ends: Ends | None  # of a forward call
 
     @staticmethod
     def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
@@ -100,7 +102,11 @@ class BoundCall:
                 preferred = device or next((each.device for each in arguments.values() if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
-        return BoundCall(call, prefix, device, out)
+        ends = None
+        if not operation.gradients:
+            starts = given.get("init_state"), given.get("init_cell")
+            ends = Ends(getattr(descriptor, "bidirectional", False), given.get("lengths"), *starts)
+        return BoundCall(call, prefix, device, out, ends)
 
     def plan(self, device: Device | None = None) -> _core.Plan:
         """Return the plan of the call on the given device, or on the one that it would run on."""
@@ -126,7 +132,7 @@ def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: b
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names
-    return kind._of(function, names, results, _absent(function, names))  # noqa: SLF001 - for this package
+    return kind._of(function, names, results, _absent(function, names), bound.ends)  # noqa: SLF001 - for this package
 
 
 def bind(user: str, function: Callable[..., Results[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:

@@ -11,6 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vkrnn._generics import A, Self
+from vkrnn._last_states import last_rows
+
+# Attributes of forward results: the sequence that each is from, and the initial state of batch rows without steps.
+_SEQUENCES = {"last_state": ("output", "init_state"), "last_cell": ("cell_output", "init_cell")}
 
 __all__ = ["GRUGradients", "Gradients", "LSTMGradients", "LSTMOutputs", "Outputs", "Results"]
 
@@ -64,6 +68,7 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
     _function: str
     _fields: tuple[str, ...]
     _reasons: Mapping[str, str]
+    _ends: Any = None  # of a forward call: `vkrnn._last_states.Ends`
 
     def __new__(
         cls, function: str, names: Iterable[str], arrays: Iterable[A], reasons: Mapping[str, str] | None = None
@@ -86,10 +91,12 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         return self
 
     @classmethod
-    def _of(cls, function: str, names: tuple[str, ...], arrays: Iterable[A], reasons: Mapping[str, str]) -> Self:
+    def _of(
+        cls, function: str, names: tuple[str, ...], arrays: Iterable[A], reasons: Mapping[str, str], ends: Any = None
+    ) -> Self:
         """Return the same without the checks, which take longer than the rest, for results of the core."""
         self = super().__new__(cls, arrays)
-        self.__dict__.update(_function=function, _fields=names, _reasons=reasons)
+        self.__dict__.update(_function=function, _fields=names, _reasons=reasons, _ends=ends)
         return self
 
     if not TYPE_CHECKING:  # type checkers find the names in the classes below, and no others
@@ -98,6 +105,14 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
             """Return the result of that name, or raise an AttributeError that says why it is absent."""
             if name in self._fields:
                 return self[self._fields.index(name)]
+            if self._ends is not None and name in _SEQUENCES:
+                of, initial = _SEQUENCES[name]
+                if of in self._fields:
+                    return last_rows(self[self._fields.index(of)], self._ends, getattr(self._ends, initial))
+                if of in self._reasons:
+                    raise AttributeError(
+                        f"{self._function} returned no '{name}': {self._reasons[of]}", name=name, obj=self
+                    )
             if name in self._reasons:
                 message = f"{self._function} returned no '{name}': {self._reasons[name]}"
             else:
@@ -125,9 +140,10 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         shown = ", ".join(f"{name} {_summary(array)}" for name, array in zip(self._fields, self, strict=True))
         return f"Results({self._function}: {shown})"
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], tuple[A, ...], Mapping[str, str]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Return what copy and pickle rebuild the results from."""
-        return type(self), (self._function, self._fields, tuple(self), self._reasons)
+        made = type(self), (self._function, self._fields, tuple(self), self._reasons)
+        return made if self._ends is None else (*made, {"_ends": self._ends})
 
     def _asdict(self) -> dict[str, A]:
         """Return a dict from names to arrays, in order."""
@@ -142,10 +158,15 @@ class Outputs(Results[A]):
     output : array
     z_state : array
         Present with the descriptor's ``training``.
+    last_state : array, [N, D H]
+        The state after the last step of each direction and batch row, never a member of the tuple. Given as
+        `init_state`, it continues the sequence. Results of `vkrnn.torch`, `vkrnn.jax` and `vkrnn.reference` do not have
+        it.
     """
 
     output: A
     z_state: A
+    last_state: A
 
 
 class LSTMOutputs(Outputs[A]):
@@ -157,9 +178,12 @@ class LSTMOutputs(Outputs[A]):
         As in `Outputs`.
     cell_output : array
         Present with the descriptor's ``produce_cell`` or ``training``.
+    last_cell : array, [N, D H]
+        The cell states after the last step, like `last_state`; present if `cell_output` is.
     """
 
     cell_output: A
+    last_cell: A
 
 
 class Gradients(Results[A]):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vkrnn
 from vkrnn.results import Results
 
 OUTPUT, CELL = np.arange(60.0).reshape(5, 3, 4), np.ones((5, 3, 4), np.float32)
@@ -116,3 +117,39 @@ def test_names_must_be_strings() -> None:
     """The first name that is not a string is refused, however many follow."""
     with pytest.raises(TypeError, match=r"^\[lstm\] results: expected names, got ndarray$"):
         Results("lstm", np.broadcast_to(np.float32(0), (2**40, 2**20)), [1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("resident", [False, True], ids=["NumPy", "device"])
+@pytest.mark.parametrize("lengths", [None, [4, 1, 5]], ids=["whole", "lengths"])
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"bidirectional": True}], ids=str)
+def test_last_states_are_attributes(options: dict[str, bool], lengths: Any, resident: bool) -> None:  # noqa: FBT001
+    """They are those of a network, and no members of the tuple."""
+    rng, D = np.random.default_rng(2), 1 + options.get("bidirectional", False)
+    source = rng.standard_normal((5, 3, 4), np.float32)
+    weights = {
+        "input_weight": rng.standard_normal((8 * D, 4), np.float32),
+        "recurrent_weight": rng.standard_normal((8, 2) if D == 1 else (2, 8, 2), np.float32),
+    }
+    ends = None if lengths is None else np.array(lengths)
+    descriptor = vkrnn.LSTMDescriptor(produce_cell=True, **options)
+    given = vkrnn.asarray(source, device="cpu (") if resident else source
+    result = vkrnn.lstm(given, **weights, lengths=ends, descriptor=descriptor, device="cpu (")
+    wanted = vkrnn.network(("lstm", weights, descriptor), device="cpu (").forward(source, lengths=ends)
+    assert len(result) == 2
+    for found, right in ((result.last_state, wanted.last_state[0]), (result.last_cell, wanted.last_cell[0])):
+        assert type(found) is type(result.output)
+        np.testing.assert_array_equal(found.numpy() if resident else found, right)
+
+
+def test_absent_last_states_say_why() -> None:
+    """Cells that were not asked for have no last ones, nor has a copy lost them."""
+    source, weight = np.ones((3, 1, 8), np.float32), np.ones((8, 2), np.float32)
+    result = vkrnn.lstm(source, weight)
+    np.testing.assert_array_equal(copy.deepcopy(result).last_state, result.output[-1])
+    with pytest.raises(AttributeError) as caught:
+        _ = result.last_cell
+    assert str(caught.value) == (
+        "lstm returned no 'last_cell': the descriptor has produce_cell=False and training=False"
+    )
+    with pytest.raises(AttributeError, match="gru has no result 'last_cell'"):
+        _ = vkrnn.gru(source[..., :6], weight[:6]).last_cell
