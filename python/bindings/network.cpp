@@ -27,7 +27,11 @@ public:
 
     [[nodiscard]] py::object result(std::size_t layer, Output output) const {
         const auto found = kept.find({layer, output});
-        return found == kept.end() ? py::none() : found->second;
+        return found == kept.end() ? py::none() : shown(found->second);
+    }
+    // Returns a result as the caller gets it: a NumPy array unless the source is on the device.
+    [[nodiscard]] py::object shown(const py::object& array) const {
+        return resident || !py::isinstance<Array>(array) ? array : view(array.cast<const Array&>());
     }
     void for_each_object(const auto& visit) {
         visit(owner);
@@ -137,7 +141,7 @@ public:
             py::dict of_layer;
             for (const Argument argument : spec.layers[l].cell().gradient_order)
                 if (const auto result = results.find({l, argument}); result != results.end())
-                    of_layer[to_python(name_of(argument))] = result->second;
+                    of_layer[to_python(name_of(argument))] = forward.shown(result->second);
             found.append(std::move(of_layer));
         }
         return found;

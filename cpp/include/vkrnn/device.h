@@ -124,7 +124,7 @@ std::vector<Report> take_reports();
 class StreamSteps;
 struct StreamPart;
 
-class Device {
+class Device : public std::enable_shared_from_this<Device> {
 public:
     // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`. If `fixed` is empty, they use
     // the strategies that `tuning` has for them. Throws DeviceError.

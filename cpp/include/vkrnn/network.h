@@ -4,12 +4,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "vkrnn/device.h"
+#include "vkrnn/fingerprint.h"
 #include "vkrnn/network_plan.h"
 #include "vkrnn/stream.h"
 
@@ -44,21 +46,21 @@ public:
     // Returns the plan of a call, from a cache if possible. `tf32`: float32 products may be rounded.
     [[nodiscard]] std::shared_ptr<const NetworkPlan> plan(const NetworkSpec& spec, bool tf32) const;
 
-    // Runs a plan. `input` and `result` return where the call's tensors are; weights are not asked for. For `wait` and
-    // what is thrown, see Device::run.
+    // Runs a plan. `input` and `result` return where the call's tensors are; weights are not asked for. For `wait`,
+    // `label` and what is thrown, see Device::run.
     void run(const NetworkPlan& plan, const std::function<InputLocation(const NetworkTensor&)>& input,
-             const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait, const Poll& poll) const;
+             const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait, const Poll& poll,
+             std::string_view label = "[network]") const;
 
-    // Copies the weights again if the host's memory, where the layers said that they are, has other numbers now. Calls
-    // that run in other threads may read the old or the new ones.
+    // Copies the weights again if a hash of 128 bits over the host's memory, where the layers said that they are, shows
+    // that they have changed. Calls that run in other threads may read the old or the new ones.
     void refresh();
 
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
     // Returns the spec of a call of one step and one batch row.
     [[nodiscard]] const Spec& spec(std::size_t layer) const { return layers_.at(layer).spec; }
-    [[nodiscard]] const std::shared_ptr<Storage>& weight(std::size_t layer, Argument argument) const {
-        return layers_.at(layer).weights.at(argument).storage;
-    }
+    // Returns the weights of a layer, as the device keeps them.
+    [[nodiscard]] std::map<Argument, std::shared_ptr<Storage>> weights(std::size_t layer) const;
     [[nodiscard]] const std::shared_ptr<Device>& device() const { return device_; }
 
 private:
@@ -78,6 +80,8 @@ private:
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;
     std::shared_ptr<Cache> plans_;
+    std::mutex refreshing_;
+    std::optional<Fingerprint> fingerprint_;  // of the weights in the host's memory, from the first refresh() on
 };
 
 }  // namespace vkrnn

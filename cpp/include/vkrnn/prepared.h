@@ -4,12 +4,15 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "vkrnn/device.h"
+#include "vkrnn/network.h"
 #include "vkrnn/stream.h"
 
 namespace vkrnn {
@@ -32,9 +35,8 @@ struct LayersCall {
     bool tf32 = false;                              // float32 products may be rounded
 };
 
-// Layers, each fed by the output of the one before, with their weights in device memory. The device keeps the packed
-// copies that it makes of these weights, so they are packed once. The results are bit-identical to one call of
-// Device::run() per layer.
+// A network whose layers have the same size, with states in the layout of PyTorch and ONNX. On the CPU, a step of one
+// batch row runs as a step of a stream. The results are bit-identical to one call of Device::run() per layer.
 //
 // Thread-safe.
 class PreparedLayers {
@@ -57,26 +59,27 @@ public:
     // Throws nothing.
     bool run_step(const LayersCall& call) const;
 
-    [[nodiscard]] std::size_t layers() const { return layers_.size(); }
+    [[nodiscard]] std::size_t layers() const { return network_.layers(); }
     // Returns the spec of a call of one step and one batch row.
-    [[nodiscard]] const Spec& spec(std::size_t layer) const { return layers_.at(layer).spec; }
-    [[nodiscard]] Device& device() const { return *device_; }
+    [[nodiscard]] const Spec& spec(std::size_t layer) const { return network_.spec(layer); }
+    [[nodiscard]] Device& device() const { return *network_.device(); }
 
 private:
-    struct Layer {
-        Spec spec;
-        std::map<Argument, std::shared_ptr<Storage>> weights;
-        std::string label;
+    // What the plan of a call depends on.
+    struct Kind {
+        std::int64_t T, N;
+        bool hidden, cell, lengths, tf32;
+        auto operator<=>(const Kind&) const = default;
     };
+    std::shared_ptr<const NetworkPlan> plan_of(const LayersCall& call) const;
     std::unique_ptr<StreamSteps> prepare_step() const;
     // Without a poll, the step runs only if it cannot fail.
     bool run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const;
-    void run_layer(std::size_t number, const LayersCall& call, InputLocation& below, const Poll& poll) const;
-    void save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, const std::int32_t* lengths,
-                   const void* initial, void* to, const Poll& poll) const;
 
-    std::shared_ptr<Device> device_;
-    std::vector<Layer> layers_;
+    const Network network_;
+    // Plans of the latest kinds of calls, so that a call need not be checked again.
+    mutable std::mutex mutex_;
+    mutable std::map<Kind, std::shared_ptr<const NetworkPlan>> plans_;
     // `step_` is prepared by the first single step, and null if the layers cannot run single steps. One thread at a
     // time uses it.
     mutable std::atomic<bool> step_in_use_ = false;

@@ -57,7 +57,21 @@ Network::Network(std::shared_ptr<Device> device, std::span<const StreamLayer> la
     }
 }
 
+std::map<Argument, std::shared_ptr<Storage>> Network::weights(std::size_t layer) const {
+    std::map<Argument, std::shared_ptr<Storage>> found;
+    for (const auto& [argument, weight] : layers_.at(layer).weights) found.emplace(argument, weight.storage);
+    return found;
+}
+
 void Network::refresh() {
+    const std::lock_guard lock(refreshing_);
+    if (fingerprint_ && fingerprint_->unchanged()) return;
+    // Hashed before they are copied, so that a change in between is found by the next call.
+    std::vector<std::span<const std::byte>> arrays;
+    for (const Layer& layer : layers_)
+        for (const auto& [argument, weight] : layer.weights)
+            arrays.emplace_back(static_cast<const std::byte*>(weight.host), weight.storage->bytes());
+    fingerprint_.emplace(arrays);
     for (const Layer& layer : layers_)
         for (const auto& [argument, weight] : layer.weights)
             device_->upload({nullptr, weight.storage}, weight.host, weight.storage->bytes(), {});
@@ -137,10 +151,12 @@ std::shared_ptr<const NetworkPlan> Network::plan(const NetworkSpec& spec, bool t
 }
 
 void Network::run(const NetworkPlan& made, const std::function<InputLocation(const NetworkTensor&)>& input,
-                  const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait,
-                  const Poll& poll) const {
+                  const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait, const Poll& poll,
+                  std::string_view label) const {
     const Plan& plan = *made.plan;
-    std::uint64_t room = plan.peak_bytes();
+    // The CPU reads and writes the caller's memory in place.
+    const bool on_host = device_->profile().backend == Backend::native;
+    std::vector<std::size_t> existing;
     std::vector<InputLocation> inputs;
     for (std::size_t i = 0; i < made.inputs.size(); ++i) {
         const NetworkTensor& tensor = made.inputs[i];
@@ -148,15 +164,15 @@ void Network::run(const NetworkPlan& made, const std::function<InputLocation(con
         const auto* const argument = std::get_if<Argument>(&tensor.what);
         const auto found = argument != nullptr ? weights.find(*argument) : weights.end();
         inputs.push_back(found != weights.end() ? InputLocation{nullptr, found->second.storage} : input(tensor));
-        if (inputs.back().storage) room -= plan.buffers.at(plan.inputs[i].second).bytes;
+        if (on_host || inputs.back().storage) existing.push_back(plan.inputs[i].second);
     }
     std::vector<ResultLocation> results;
     for (std::size_t i = 0; i < made.results.size(); ++i) {
         results.push_back(result(made.results[i]));
-        room -= plan.buffers.at(plan.results[i]).bytes;  // the caller has allocated it
+        if (on_host || results.back().storage) existing.push_back(plan.results[i]);
     }
-    device_->require_room(plan, room, kLabel);
-    device_->run(made.plan, inputs, results, wait, kLabel, poll);
+    device_->require_room(plan, plan.peak_bytes(existing), label);
+    device_->run(made.plan, inputs, results, wait, label, poll);
 }
 
 }  // namespace vkrnn

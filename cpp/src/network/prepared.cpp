@@ -1,0 +1,192 @@
+#include "vkrnn/prepared.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "stream_steps.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+
+const std::string kLayers = "[layers] ";
+constexpr std::size_t kMostKinds = 64;
+
+constexpr std::uint32_t bit(Argument argument) { return 1U << static_cast<unsigned>(argument); }
+
+const std::byte* bytes_at(const void* data, std::int64_t offset) {
+    return static_cast<const std::byte*>(data) + offset;
+}
+std::byte* bytes_at(void* data, std::int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+
+// Copies [D, N, W] to [N, D W], where W is in bytes.
+std::vector<std::byte> side_by_side(const std::byte* states, std::int64_t D, std::int64_t N, std::int64_t W) {
+    std::vector<std::byte> copy(static_cast<std::size_t>(D * N * W));
+    for (std::int64_t d = 0; d < D; ++d)
+        for (std::int64_t n = 0; n < N; ++n)
+            std::memcpy(copy.data() + (n * D + d) * W, states + (d * N + n) * W, static_cast<std::size_t>(W));
+    return copy;
+}
+
+// Copies [N, D W] to [D, N, W], where W is in bytes.
+void one_by_one(const std::byte* states, std::int64_t D, std::int64_t N, std::int64_t W, std::byte* to) {
+    for (std::int64_t d = 0; d < D; ++d)
+        for (std::int64_t n = 0; n < N; ++n)
+            std::memcpy(to + (d * N + n) * W, states + (n * D + d) * W, static_cast<std::size_t>(W));
+}
+
+// Returns whether each batch row has all steps. Throws ValueError if a length is out of range.
+bool is_whole(const LayersCall& call) {
+    if (call.lengths == nullptr) return true;
+    const std::span lengths(call.lengths, static_cast<std::size_t>(call.N));
+    for (std::size_t n = 0; n < lengths.size(); ++n)
+        if (lengths[n] < 0 || lengths[n] > call.T)
+            throw ValueError(kLayers + "lengths: expected 0 to T = " + std::to_string(call.T) + ", got " +
+                             std::to_string(lengths[n]) + " at [" + std::to_string(n) + "]");
+    return std::ranges::all_of(lengths, [&](std::int32_t length) { return length == call.T; });
+}
+
+}  // namespace
+
+PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
+    : network_(std::move(device), layers) {
+    const Spec& first = spec(0);
+    for (std::size_t i = 0; i < this->layers(); ++i)
+        if (spec(i).H != first.H || spec(i).D() != first.D() || spec(i).C() != first.C())
+            throw ValueError(kLayers + "expected layers of the same size and directions");
+}
+
+PreparedLayers::~PreparedLayers() = default;
+
+// Returns null if the device has no faster way than an ordinary call.
+std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
+    std::vector<StreamPart> parts;
+    for (std::size_t i = 0; i < layers(); ++i) {
+        StreamPart part{spec(i), {}};
+        for (const auto& [argument, weight] : network_.weights(i)) part.weights.emplace(argument, weight->host());
+        part.spec.present |= bit(init_state);
+        if (part.spec.C() > 0) part.spec.present |= bit(init_cell);
+        parts.push_back(std::move(part));
+    }
+    // A step carries the states of 16-bit layers in float32.
+    if (spec(0).D() > 1 || is_half(spec(0).dtype) || device().profile().backend != Backend::native) return nullptr;
+    return device().prepare_steps(parts, kSingleSteps);
+}
+
+bool PreparedLayers::run_step(const LayersCall& call) const { return run_prepared_step(call, nullptr, {}); }
+
+bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const {
+    if (call.T != 1 || call.N != 1 || (call.lengths != nullptr && *call.lengths != 1) || device().closed() ||
+        step_in_use_.exchange(true, std::memory_order_acquire))
+        return false;
+    const struct Turn {
+        std::atomic<bool>& in_use;
+        ~Turn() { in_use.store(false, std::memory_order_release); }
+    } turn{step_in_use_};
+    const auto bytes = [&](Argument state) { return state_bytes(spec(0), state); };
+    if (!step_is_prepared_) {
+        step_is_prepared_ = true;
+        try {
+            zeros_.resize(std::max(bytes(init_state), bytes(init_cell)));
+            step_ = prepare_step();
+        } catch (const std::exception&) {  // as below
+        }
+    }
+    if (step_ == nullptr || (poll == nullptr && !step_->is_simple())) return false;
+    const auto write = [&](std::size_t i, Argument state, const void* all) {
+        step_->write(i, state,
+                     all == nullptr ? zeros_.data() : bytes_at(all, static_cast<std::int64_t>(i * bytes(state))));
+    };
+    const bool has_cell = spec(0).C() > 0;
+    for (std::size_t i = 0; i < layers(); ++i) {
+        write(i, init_state, call.hidden);
+        if (has_cell) write(i, init_cell, call.cell);
+    }
+    const Poll never;
+    const Poll& polled = poll == nullptr ? never : *poll;
+    try {
+        if (share)
+            step_->run_step(call.source, call.output, polled, share);
+        else
+            step_->run(call.source, call.output, 1, polled);
+    } catch (const Interrupted&) {
+        throw;
+    } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
+        return false;
+    }
+    for (std::size_t i = 0; i < layers(); ++i) {
+        step_->read(i, init_state, bytes_at(call.last_hidden, static_cast<std::int64_t>(i * bytes(init_state))));
+        if (has_cell)
+            step_->read(i, init_cell, bytes_at(call.last_cell, static_cast<std::int64_t>(i * bytes(init_cell))));
+    }
+    return true;
+}
+
+std::shared_ptr<const NetworkPlan> PreparedLayers::plan_of(const LayersCall& call) const {
+    const Kind kind{call.T, call.N, call.hidden != nullptr, call.cell != nullptr, call.lengths != nullptr, call.tf32};
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = plans_.find(kind); found != plans_.end()) return found->second;
+    }
+    NetworkArguments arguments{std::vector<Arguments>(layers())};
+    const Spec& first = spec(0);
+    const auto info = [&](const TensorShape& shape) {
+        return TensorInfo{std::string(name_of(first.dtype)), shape, {}};
+    };
+    arguments.layers[0][source] = info({call.T, call.N, first.I});
+    if (call.lengths != nullptr) arguments.layers[0][lengths] = {"int32", {call.N}, {}};
+    for (Arguments& layer : arguments.layers) {
+        if (call.hidden != nullptr) layer[init_state] = info({call.N, first.D() * first.H});
+        if (call.cell != nullptr) layer[init_cell] = info({call.N, first.D() * first.C() * first.H});
+    }
+    auto made = network_.plan(network_.forward_spec(arguments), call.tf32);
+    const std::lock_guard lock(mutex_);
+    if (plans_.size() >= kMostKinds) plans_.clear();
+    return plans_.try_emplace(kind, std::move(made)).first->second;
+}
+
+void PreparedLayers::run(const LayersCall& given, const Poll& poll, const Share& share) const {
+    LayersCall call = given;
+    if (is_whole(call)) call.lengths = nullptr;
+    // Without an initial state, an ordinary call leaves out the recurrent product.
+    if (call.hidden != nullptr && run_prepared_step(call, &poll, share)) return;
+    if (share) share(0, 1);
+    const std::int64_t D = spec(0).D(), N = call.N;
+    const auto width = [&](bool is_cell) {
+        const std::int64_t elements = is_cell ? spec(0).C() * spec(0).H : spec(0).H;
+        return elements * static_cast<std::int64_t>(storage_bytes(spec(0).dtype));
+    };
+    const auto offset = [&](std::size_t layer, bool is_cell) {
+        return static_cast<std::int64_t>(layer) * D * N * width(is_cell);
+    };
+    // Copies of states with both directions side by side, if there are two.
+    std::vector<std::vector<std::byte>> first, last;
+    std::vector<std::pair<std::byte*, bool>> ends;  // where the last states go, and whether they are cells
+    network_.run(
+        *plan_of(call),
+        [&](const NetworkTensor& tensor) -> InputLocation {
+            const Argument argument = std::get<Argument>(tensor.what);
+            if (argument == source) return {call.source};
+            if (argument == lengths) return {call.lengths};
+            const bool is_cell = argument == init_cell;
+            const std::byte* const own = bytes_at(is_cell ? call.cell : call.hidden, offset(tensor.layer, is_cell));
+            return {D == 1 ? own : first.emplace_back(side_by_side(own, D, N, width(is_cell))).data()};
+        },
+        [&](const NetworkTensor& tensor) -> ResultLocation {
+            const Output output = std::get<Output>(tensor.what);
+            if (output == Output::output) return {call.output};
+            const bool is_cell = output == Output::last_cell;
+            std::byte* const own = bytes_at(is_cell ? call.last_cell : call.last_hidden, offset(tensor.layer, is_cell));
+            if (D == 1) return {own};
+            ends.emplace_back(own, is_cell);
+            return {last.emplace_back(static_cast<std::size_t>(D * N * width(is_cell))).data()};
+        },
+        true, poll, message_prefix(spec(0).cell(), false, {}));
+    for (std::size_t i = 0; i < ends.size(); ++i)
+        one_by_one(last[i].data(), D, N, width(ends[i].second), ends[i].first);
+}
+
+}  // namespace vkrnn
