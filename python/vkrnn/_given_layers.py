@@ -12,6 +12,7 @@ import numpy.typing as npt
 from vkrnn import _core, operations
 from vkrnn._foreign import as_numpy
 from vkrnn._layer import Layer
+from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.arrays import Array as DeviceArray
 
 __all__ = ["flat_layers", "with_arrays"]
@@ -79,4 +80,6 @@ def with_arrays(layer: Layer, number: int, dtype: npt.DTypeLike | None, user: st
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{where} expected a numpy.ndarray, got {type(value).__name__}")
         arguments[name] = array if dtype is None else array.astype(dtype)
+    where = f"[{layer.function.__name__} 'layer {number}']"
+    warn_of_unused_bias(where, arguments.get("secondary_bias"), layer.descriptor)
     return replace(layer, arguments=arguments)

@@ -13,7 +13,7 @@ from vkrnn._cuda import as_operand
 from vkrnn.arrays import Array, asarray
 from vkrnn.results import Outputs
 
-__all__ = ["Layer"]
+__all__ = ["Layer", "swapped"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +63,10 @@ class Layer:
         if given.get("out") is not None:
             raise NotImplementedError(f"{where} out: expected None, because the layer has batch_first, got arrays")
         if given.get("mask") is not None:
-            given["mask"] = _swapped(given["mask"], f"{where} mask:")
-        found = self.function(_swapped(source, f"{where} source:"), **given)
+            given["mask"] = swapped(given["mask"], f"{where} mask:")
+        found = self.function(swapped(source, f"{where} source:"), **given)
         kind, (function, names, arrays, reasons) = found.__reduce__()
-        return kind(function, names, [_swapped(array, where) for array in arrays], reasons)
+        return kind(function, names, [swapped(array, where) for array in arrays], reasons)
 
     def __repr__(self) -> str:
         """Return names, shapes and the descriptor."""
@@ -76,7 +76,7 @@ class Layer:
         return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r}{dropout}{batch})"
 
 
-def _swapped(value: Any, where: str) -> Any:
+def swapped(value: Any, where: str) -> Any:
     """Return an array with its first two axes swapped, a `vkrnn.Array` through the host's memory.
 
     One with another number of axes is returned as it is. Calls refuse it.

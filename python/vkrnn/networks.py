@@ -12,7 +12,7 @@ from vkrnn import _core
 from vkrnn._cuda import as_operand
 from vkrnn._foreign import as_numpy_integers
 from vkrnn._given_layers import flat_layers, with_arrays
-from vkrnn._layer import Layer
+from vkrnn._layer import Layer, swapped
 from vkrnn.arrays import Array as DeviceArray
 from vkrnn.devices import Device, DeviceLike, resolve
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients
@@ -100,6 +100,7 @@ class Network:
         ]
         self._core = _core.Network(device._open(_PREFIX), given)
         self._frozen = frozen
+        self._batch_first = layers[0].batch_first
 
     def forward(
         self,
@@ -113,6 +114,9 @@ class Network:
         training: bool = False,
     ) -> NetworkResult:
         """Run all layers.
+
+        If the first layer has ``batch_first``, all sequences have the batch axis first, here and in `gradients`: the
+        source is [N, T, I], and the output [N, T, D H].
 
         Parameters
         ----------
@@ -144,21 +148,21 @@ class Network:
         """
         count = len(self.layers)
         given: list[dict[str, Any]] = [{} for _ in range(count)]
-        given[0]["source"] = self._operand(source, "source")
+        given[0]["source"] = self._sequence(source, "source")
         if lengths is not None:
             given[0]["lengths"] = as_numpy_integers(lengths, f"{_PREFIX} lengths:")
         for number, layer in enumerate(self.layers):
             given[number].update({name: layer.arguments[name] for name in _STATES if name in layer.arguments})
         for name, values in (("init_state", init_state), ("init_cell", init_cell), ("mask", mask)):
             self._take(given, name, values)
-        masks = [None if each is None else self._operand(each, "between") for each in self._each("between", between)]
+        masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
         self._refresh()
         tf32 = self.device.rounds_products and self.device.float32 == "tf32"
         made = self._core.forward(given, masks, bool(training), self.device, tf32)
         results = [
             [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
         ]
-        output = _shown(made.result(count - 1, "output"))
+        output = self._shown_sequence(made.result(count - 1, "output"))
         return NetworkResult(output, tuple(results[0]), tuple(results[1]), made if training else None)
 
     def gradients(
@@ -194,10 +198,10 @@ class Network:
         given: list[dict[str, Any]] = [{} for _ in self.layers]
         for name, values in (("state_gradient", state_gradient), ("cell_gradient", cell_gradient)):
             self._take(given, name, values)
-        above = None if source_gradient is None else self._operand(source_gradient, "source_gradient")
+        above = None if source_gradient is None else self._sequence(source_gradient, "source_gradient")
         self._refresh()
         found = self._core.gradients(result.training_state, above, given)
-        source = _shown(found[0]["source"])
+        source = self._shown_sequence(found[0]["source"])
         layers = []
         for layer, gradients in zip(self.layers, found, strict=True):
             name = layer.function.__name__
@@ -218,8 +222,8 @@ class Network:
         shown = " -> ".join(
             f"{each.function.__name__} {each.arguments['recurrent_weight'].shape[-1]}" for each in self.layers
         )
-        frozen = ", frozen" if self._frozen else ""
-        return f"<vkrnn.Network: {shown}, on {self.device.name}{frozen}>"
+        options = (", batch_first" if self._batch_first else "") + (", frozen" if self._frozen else "")
+        return f"<vkrnn.Network: {shown}, on {self.device.name}{options}>"
 
     def _each(self, name: str, values: Sequence[Any] | None) -> Sequence[Any]:
         """Return an argument that has an entry for each layer."""
@@ -237,10 +241,18 @@ class Network:
     def _take(self, given: list[dict[str, Any]], name: str, values: Sequence[Any] | None) -> None:
         for number, value in enumerate(self._each(name, values)):
             if value is not None:
-                given[number][name] = self._operand(value, f"{name}[{number}]")
+                operand = self._sequence if name == "mask" else self._operand
+                given[number][name] = operand(value, f"{name}[{number}]")
 
     def _operand(self, value: Any, name: str) -> Any:
         return as_operand(value, f"{_PREFIX} {name}:", self.device)
+
+    def _sequence(self, value: Any, name: str) -> Any:
+        operand = self._operand(value, name)
+        return swapped(operand, _PREFIX) if self._batch_first else operand
+
+    def _shown_sequence(self, array: Any) -> Any:
+        return swapped(_shown(array), _PREFIX) if self._batch_first else _shown(array)
 
     def _refresh(self) -> None:
         """Bring the device's weights up to date with the layers' arrays."""

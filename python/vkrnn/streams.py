@@ -14,7 +14,6 @@ from vkrnn import _core
 from vkrnn._foreign import as_numpy
 from vkrnn._given_layers import flat_layers, with_arrays
 from vkrnn._layer import Layer
-from vkrnn._warnings import warn_of_unused_bias
 from vkrnn.devices import Device, DeviceLike, resolve
 
 __all__ = ["Stream", "stream"]
@@ -62,8 +61,6 @@ class Stream(_core.Stream):
             for layer in layers
         ]
         _core.Stream.__init__(self, device._open("[stream]"), given, batch, threads)
-        for number, (name, weights, descriptor) in enumerate(given):
-            warn_of_unused_bias(f"[{name} 'layer {number}']", weights.get("secondary_bias"), descriptor)
         self._device = device
         self._sizes = [(layer.function.__name__, layer.arguments["recurrent_weight"].shape[-1]) for layer in layers]
         if any(name in layer.arguments for layer in layers for name in _STATES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,42 @@ def test_wrong_arguments_are_refused() -> None:
     assert message(ValueError, lambda: vkrnn.network([lstm_layer(I, 6), lstm_layer(5, 3)])) == (
         "[lstm 'layer 1'] input_weight: expected a layer of 6 inputs, the H of layer 0, got one of 5"
     )
+
+
+@pytest.mark.parametrize("resident", [False, True], ids=["NumPy", "arrays"])
+def test_batch_first(resident: bool) -> None:  # noqa: FBT001
+    """If the first layer has it, all sequences have the batch first, and the bits are the same."""
+    layers = [
+        vkrnn.convert.Layer(vkrnn.lstm, {"recurrent_weight": draw(4 * H, H), "input_weight": draw(4 * H, width)}, None)
+        for width in (I, H)
+    ]
+    arguments = {"source": draw(T, N, I), "between": [draw(T, N, H)], "mask": [None, draw(T, N, H)]}
+    above, ends = draw(T, N, H), {"state_gradient": [None, draw(N, H)]}
+    found = []
+    for batch_first in (False, True):
+
+        def sequence(array: Any, *, swaps: bool = batch_first) -> Any:
+            array = array.swapaxes(0, 1) if swaps and array is not None else array
+            return vkrnn.asarray(np.ascontiguousarray(array)) if resident and array is not None else array
+
+        def back(array: Any, *, swaps: bool = batch_first) -> Any:
+            return np.asarray(array).swapaxes(0, 1) if swaps else np.asarray(array)
+
+        net = vkrnn.network([replace(layer, batch_first=batch_first) for layer in layers])
+        assert (", batch_first" in repr(net)) is batch_first
+        given = {
+            name: [*map(sequence, value)] if isinstance(value, list) else value for name, value in arguments.items()
+        }
+        given["source"] = sequence(arguments["source"])
+        result = net.forward(**given, training=True)
+        gradients = net.gradients(result, sequence(above), **ends)
+        found.append(
+            [
+                back(result.output),
+                *result.last_state,
+                back(gradients.source),
+                *gradients.layers[0],
+                *gradients.layers[1],
+            ]
+        )
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))

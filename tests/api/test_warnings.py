@@ -40,11 +40,17 @@ def of_stream(descriptor: GRUDescriptor | None = None, **weights: Any) -> Any:
     return vkrnn.stream([("gru", {"recurrent_weight": WEIGHT, **weights}, descriptor)])
 
 
+def of_network(descriptor: GRUDescriptor | None = None, **weights: Any) -> Any:
+    """Make a network."""
+    return vkrnn.network([("gru", {"recurrent_weight": WEIGHT, **weights}, descriptor)])
+
+
 CALLS: dict[str, tuple[Callable[..., Any], str]] = {
     "gru": (lambda **options: vkrnn.gru(SOURCE, WEIGHT, **options), "[gru]"),
     "gru_gradients": (lambda **options: vkrnn.gru_gradients(*TRAINED, **options), "[gru_gradients]"),
     "check": (lambda **options: vkrnn.check(vkrnn.gru, SOURCE, WEIGHT, **options), "[gru]"),
     "stream": (of_stream, "[gru 'layer 0']"),
+    "network": (of_network, "[gru 'layer 0']"),
     "torch": (of_torch, "[vkrnn.torch.gru]"),
     "jax": (of_jax, "[vkrnn.jax.gru]"),
 }
