@@ -201,7 +201,8 @@ def test_the_log_says_what_was_converted(caplog: pytest.LogCaptureFixture) -> No
         """Another GRU."""
 
     model = torch.nn.ModuleDict({"a": Model(), "b": Mine(3, 4), "c": torch.nn.LSTMCell(3, 4), "d": ours.RNN(3, 4)})
-    ours.convert(model)
+    with pytest.warns(UserWarning, match="Mine at 'b'$"):
+        ours.convert(model)
     ours.convert(torch.nn.GRUCell(3, 4))
     ours.convert(model["a"])
     converted = "[vkrnn.torch.convert] modules converted:"
