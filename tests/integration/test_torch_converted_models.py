@@ -148,7 +148,7 @@ def test_parametrized_modules(kind: str, way: str) -> None:
     other, before, shown, parameters = copy.deepcopy(mine), type(mine), repr(mine), dict(mine.named_parameters())
     ours.convert(torch.nn.Sequential(mine))
     assert isinstance(mine, getattr(ours, kind))
-    assert (repr(mine), type(mine).__name__, type(other)) == (shown, before.__name__, before)
+    assert (repr(mine), type(mine).__name__, type(other)) == (f"vkrnn.torch.{shown}", before.__name__, before)
     assert [*map(id, dict(mine.named_parameters()).values())] == [*map(id, parameters.values())]
     assert mine.state_dict().keys() == theirs.state_dict().keys()
     agree(mine, theirs)
@@ -194,6 +194,7 @@ def test_modules_parametrized_by_hooks(kind: str, way: str) -> None:
     agree(mine, theirs)
 
 
+@pytest.mark.filterwarnings("ignore:.*left to PyTorch:UserWarning")
 def test_the_log_says_what_was_converted(caplog: pytest.LogCaptureFixture) -> None:
     """It has the number of modules, and the name of each one that is left, with the reason."""
 

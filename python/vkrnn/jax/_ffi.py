@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -20,6 +18,7 @@ from jaxlib import xla_client
 
 from vkrnn import _core
 from vkrnn._cuda import cuda_device
+from vkrnn._warnings import warn_caller
 from vkrnn.jax._examples import compute_examples
 from vkrnn.jax._host import Call, Kinds
 
@@ -52,7 +51,6 @@ def _register() -> str:
 
 
 _core.provide("opened_cuda", _opened_cuda)
-_PACKAGES = ("vkrnn", "jax", "contextlib")
 _warned = False  # whether the user knows that programs call back into Python
 _problem = _register()
 if _problem:
@@ -91,14 +89,11 @@ def _warn_once() -> None:
     if _warned:
         return
     _warned = True
-    frame, depth = sys._getframe(1), 1  # noqa: SLF001 - of the caller outside of the packages
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(
+    warn_caller(
         f"[vkrnn.jax] compiled programs call back into Python, which takes longer: {_problem}; docs/jax.md says how to "
         "build vkrnn so that they call it directly",
         RuntimeWarning,
-        stacklevel=depth + 1,
+        through=("jax.", "contextlib"),
     )
 
 

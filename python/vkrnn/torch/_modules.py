@@ -300,14 +300,14 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool =
     TypeError, ValueError
         If the model is no module, or if there is no such backend.
 
-    Notes
-    -----
-    The logger ``vkrnn`` says at level INFO how many modules were converted, and which were left to PyTorch and why.
-
     Warns
     -----
     UserWarning
         If the model has subclasses of ``torch.nn.LSTM``, ``GRU`` or ``RNN``, with their names.
+
+    Notes
+    -----
+    The logger ``vkrnn`` says at level INFO how many modules were converted, and which were left to PyTorch and why.
 
     Examples
     --------

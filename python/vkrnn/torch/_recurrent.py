@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
 from vkrnn._generics import Self
@@ -84,7 +85,8 @@ class Recurrent(torch.nn.RNNBase):
     def _get_name(self) -> str:
         """Return the name in reprs and in PyTorch's messages: with the package, to tell the module from PyTorch's."""
         kind = type(self)
-        return f"{kind.__module__}.{kind.__name__}" if kind.__module__ == "vkrnn.torch" else kind.__name__
+        own = kind.__bases__[0] if is_parametrized(self) else kind
+        return f"vkrnn.torch.{kind.__name__}" if own.__module__ == "vkrnn.torch" else kind.__name__
 
     def extra_repr(self) -> str:
         """Return the arguments of the constructor that differ from the defaults."""
