@@ -1,6 +1,6 @@
-// Runs cells that the package does not have on every device but CUDA's, and with every strategy. Compares their output with their
-// equations and their gradients with finite differences of these. Such a cell needs a row, a file and equations in this
-// folder, and nothing else.
+// Runs cells that the package does not have on every device but CUDA's, and with every strategy. Compares their output
+// with their equations and their gradients with finite differences of these. Such a cell needs a row, a file and
+// equations in this folder, and nothing else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
