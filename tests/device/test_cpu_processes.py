@@ -148,7 +148,6 @@ def test_the_process_ends_while_daemon_threads_call(sizes: tuple[int, int, int, 
     program = (
         SHARED
         + f"""
-    import time
     case = shared_case("lstm", "plain", {sizes})
     arrays = {{name: np.zeros(case.shape(name), np.float32) for name in ("source", "recurrent_weight", "input_weight")}}
     begun = threading.Semaphore(0)
@@ -158,9 +157,8 @@ def test_the_process_ends_while_daemon_threads_call(sizes: tuple[int, int, int, 
             vkrnn.lstm(**arrays)
     for _ in range(3):
         threading.Thread(target=work, daemon=True).start()
-    for _ in range(3):
+    for _ in range(6):
         begun.acquire()
-    time.sleep(0.02)
     print("end")
     """
     )

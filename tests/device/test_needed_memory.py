@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from jax_ways import require_ffi
+from scale import HANGS_AFTER
 
 PRELUDE = """
 import pathlib, re, resource, numpy as np, vkrnn
@@ -79,5 +80,6 @@ def test_the_error_asks_for_what_the_call_allocates(way: str) -> None:
     if way == "jax":
         require_ffi()
     program = PRELUDE + CALLS[way]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS_AFTER)
     assert done.stdout == "0\n", done.stderr
