@@ -231,6 +231,34 @@ TEST(LengthsPlan, AreIntegersThatOnlyTheStepsRead) {
     }
 }
 
+// Gradients of all cells change one constant, and a view in place of another.
+TEST(CellGradientsPlan, IsThatOfTheLastCellsApartFromOneInput) {
+    for (const Dtype dtype : kDtypes) {
+        Spec spec = everything(CellKind::lstm).back();
+        const std::uint32_t bit = 1u << static_cast<unsigned>(Argument::cell_gradient);
+        spec.present |= bit;
+        const Plan last = plan_of(spec, dtype);
+        spec.each_step |= bit;
+        const Plan every = plan_of(spec, dtype);
+        const std::size_t buffer = buffer_named(every, "cell_gradient");
+        EXPECT_EQ(every.buffers[buffer].bytes, 5 * last.buffers[buffer].bytes);
+        EXPECT_EQ(labels_of(every), labels_of(last));
+        ASSERT_EQ(every.kernels.size(), last.kernels.size());
+        for (std::size_t i = 0; i < every.kernels.size(); ++i) {
+            Kernel kernel = every.kernels[i];
+            if (kernel.constants.size() == abi::kStepConstants) {
+                EXPECT_EQ(kernel.constants[abi::kHasUpstreamCell], 1u);
+                kernel.constants[abi::kHasUpstreamCell] = 0;
+            }
+            EXPECT_EQ(kernel.constants, last.kernels[i].constants);
+        }
+        EXPECT_EQ(referenced_buffer(parameters_of(last).at[2 * abi::kLastCell]),
+                  referenced_buffer(parameters_of(every).at[2 * abi::kUpstreamCell]));
+        EXPECT_EQ(referenced_buffer(parameters_of(every).at[2 * abi::kLastCell]), kZerosBuffer);
+        EXPECT_EQ(referenced_buffer(parameters_of(last).at[2 * abi::kUpstreamCell]), kZerosBuffer);
+    }
+}
+
 TEST(Plan, IsAValue) {
     const Profile profile = gpu();
     const Spec spec = make_spec(CellKind::gru, {Flag::training});

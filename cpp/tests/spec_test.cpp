@@ -140,6 +140,17 @@ TEST(Spec, AcceptsTheLenientShapes) {
     }
 }
 
+TEST(Spec, TellsGradientsOfAllCellsFromThoseOfTheLast) {
+    const auto spec = [](const Shape& shape) {
+        return check_call(kLstm, true, with(lstm_gradients_arguments(), cell_gradient, tensor(shape))).spec;
+    };
+    EXPECT_EQ(spec({1, 3, 4}), spec({3, 4}));
+    EXPECT_FALSE(spec({3, 4}).has_each_step(cell_gradient));
+    EXPECT_EQ(shape_of(spec({3, 4}), cell_gradient), (Shape{3, 4}));
+    EXPECT_TRUE(spec({5, 3, 4}).has_each_step(cell_gradient));
+    EXPECT_EQ(shape_of(spec({5, 3, 4}), cell_gradient), (Shape{5, 3, 4}));
+}
+
 TEST(Spec, MaskBroadcasts) {
     const auto varies = [](const Shape& shape) {
         return check_call(kLstm, false, with(lstm_arguments(), mask, tensor(shape))).spec.mask_varies;
@@ -338,6 +349,13 @@ TEST(SpecErrors, Sizes) {
     EXPECT_EQ(lstm_error(with(lstm_arguments(), mask, tensor({3, 5, 4}))),
               "[lstm] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [3, 5, 4] (T = 5 from "
               "source.shape[0], N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4)");
+}
+
+TEST(SpecErrors, GradientsOfCells) {
+    EXPECT_EQ(gradients_error(with(lstm_gradients_arguments(), cell_gradient, tensor({4, 3, 4}))),
+              "[lstm_gradients] cell_gradient: expected shape [N, H] = [3, 4] or [1, N, H] = [1, 3, 4] or [T, N, H] = "
+              "[5, 3, 4], got [4, 3, 4] (T = 5 from source.shape[0], N = 3 from source.shape[1], H = 4 from "
+              "recurrent_weight.shape[0] / 4)");
 }
 
 TEST(SpecErrors, TrainingStateThatDoesNotFit) {

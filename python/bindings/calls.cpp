@@ -7,7 +7,6 @@
 #include "bindings.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
-#include "vkrnn/last_cells.h"
 
 namespace vkrnn::python {
 namespace {
@@ -160,19 +159,6 @@ std::vector<std::int64_t> read_integers(const py::array& array) {
     return integers;
 }
 
-// Calls copy_last_cells() with arrays.
-void copy_last(const py::array& gradient, std::int64_t directions, const std::optional<py::array>& lengths,
-               py::array& last, const std::string& where) {
-    const py::array all = plain(gradient);
-    const std::vector<std::int64_t> ends =
-        lengths ? read_integers<std::int64_t>(*lengths) : std::vector<std::int64_t>();
-    const auto itemsize = static_cast<std::size_t>(all.itemsize());
-    if (all.ndim() != 3 || (lengths && lengths->size() != all.shape(1)) || last.nbytes() * all.shape(0) != all.nbytes())
-        throw std::logic_error("the gradients of cells are not of the shape that their call has");
-    copy_last_cells({all.data(), all.shape(0), all.shape(1), directions, all.shape(2) / directions, itemsize, ends},
-                    last.mutable_data(), where);
-}
-
 }  // namespace
 
 py::array as_int32(const std::vector<std::int64_t>& integers) {
@@ -283,8 +269,6 @@ void register_calls(py::module_& module) {
         py::arg("packed") = false, py::call_guard<Inside>());
     module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
                py::arg("tf32") = false, py::call_guard<Inside>());
-    module.def("copy_last_cells", &copy_last, py::arg("gradient"), py::arg("directions"), py::arg("lengths"),
-               py::arg("last"), py::arg("where"), py::call_guard<Inside>());
     module.def(
         "plan",
         [](const std::shared_ptr<Device>& device, const CheckedCall& checked, bool tf32) {

@@ -5,8 +5,8 @@
 // A call has these attributes. They stay as they are, because exported programs contain them:
 //   cell, gradients      the operation: "lstm", false
 //   arguments, results   the names of the operands and of the results, in their order, separated by commas. The
-//                        operand `other_cells` is a byte, which is not 0 if cells other than the last ones have
-//                        gradients. In programs that lack it, `cell_gradient` has those of all cells.
+//                        operand `other_cells` is in older programs, whose `cell_gradient` is [N, DH]: a byte, which is
+//                        not 0 if cells other than the last ones have gradients
 //   descriptor           a dictionary of the descriptor's properties; those that are left out have their defaults
 //   device               a number from xla_device(); 0 for a CPU device of the handler's own, or for vkrnn's shared
 //                        device of the GPU that the operands are on
@@ -23,7 +23,6 @@
 #include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
-#include "vkrnn/last_cells.h"
 #include "xla_target.h"
 
 namespace vkrnn::python {
@@ -32,7 +31,6 @@ namespace {
 namespace ffi = xla::ffi;
 
 const std::string kWhere = "[vkrnn.jax] ";
-const std::string kPublic = "[vkrnn.jax.";  // the beginning of a function's name in messages
 
 template <class T>
 T attribute(const ffi::Dictionary& attributes, std::string_view name) {
@@ -140,42 +138,17 @@ public:
             } else {
                 locations_[argument] = target.input(buffer->untyped_data(), buffer->size_bytes());
             }
-            if (argument == Argument::cell_gradient) cells_ = *buffer;
             infos_[argument] = std::move(info);
         }
         if (count != buffers.size()) throw ValueError(prefix + " arguments: some operands have no name");
     }
 
-    // Checks the call. Where there are gradients of all cells, [T, N, DH], those of the last ones are copied.
-    Call check(const Descriptor& descriptor, bool gradients, const std::string& prefix) {
-        if (others_) {
-            Call call = check_call(descriptor, gradients, infos_);
-            std::vector<std::byte> copy;
-            if (*static_cast<const std::uint8_t*>(target_.read(others_->untyped_data(), 1, copy)) != 0)
-                refuse_other_cells(kPublic + std::string(call.spec.cell().name) + "]");
-            return call;
-        }
-        if (!cells_) return check_call(descriptor, gradients, infos_);
-        TensorShape& shape = infos_.at(Argument::cell_gradient).shape;
-        const TensorShape all = shape;
-        if (all.size() != 3) throw ValueError(prefix + " cell_gradient: expected 3 axes");
-        shape.erase(shape.begin());
-        const Call call = check_call(descriptor, gradients, infos_);
-        const Spec& spec = call.spec;
-        if (all[0] != spec.T) throw ValueError(prefix + " cell_gradient: expected T steps");
+    [[nodiscard]] Call check(const Descriptor& descriptor, bool gradients, const std::string& prefix) const {
+        Call call = check_call(descriptor, gradients, infos_);
         std::vector<std::byte> copy;
-        const auto lengths = infos_.find(Argument::lengths);
-        CellGradients all_cells{.data = target_.read(cells_->untyped_data(), cells_->size_bytes(), copy),
-                                .T = spec.T,
-                                .N = spec.N,
-                                .D = spec.D(),
-                                .H = spec.H,
-                                .element_bytes = storage_bytes(spec.dtype),
-                                .lengths = {}};
-        if (lengths != infos_.end()) all_cells.lengths = lengths->second.integers;
-        last_cells_.resize(storage_bytes(spec.dtype) * static_cast<std::size_t>(spec.N * spec.D() * spec.H));
-        copy_last_cells(all_cells, last_cells_.data(), kPublic + std::string(spec.cell().name) + "]");
-        locations_[Argument::cell_gradient] = {last_cells_.data()};
+        if (others_ && *static_cast<const std::uint8_t*>(target_.read(others_->untyped_data(), 1, copy)) != 0)
+            throw NotImplementedError(prefix + " cell_gradient: this program was made by an older vkrnn, which has " +
+                                      "gradients of the cells after each direction's last step only");
         return call;
     }
 
@@ -185,9 +158,8 @@ private:
     const XlaTarget& target_;
     Arguments infos_;
     std::map<Argument, InputLocation> locations_;
-    std::optional<ffi::AnyBuffer> cells_, others_;
+    std::optional<ffi::AnyBuffer> others_;
     std::vector<std::int32_t> lengths_;  // the device reads what was checked
-    std::vector<std::byte> last_cells_;
 };
 
 // Returns the locations of the results in the call's order. Throws if a result is missing or has another shape or
@@ -228,7 +200,7 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
     const std::string prefix = message_prefix(*cell, gradients, {});
     const Descriptor descriptor = read_properties(*cell, attribute<ffi::Dictionary>(attributes, "descriptor"));
 
-    Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), target, prefix);
+    const Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), target, prefix);
     const Call call = operands.check(descriptor, gradients, prefix);
     const std::vector<ResultLocation> to =
         result_locations(call, results, attribute<std::string_view>(attributes, "results"), target, prefix);

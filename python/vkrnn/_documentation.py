@@ -99,8 +99,9 @@ _PARAGRAPHS = {
             Gradient with respect to h after the last step of each direction. Zeros if not given.
         """,
     "cell_gradient": """
-        cell_gradient : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
-            Gradient with respect to c after the last step of each direction. Zeros if not given.
+        cell_gradient : array, [N, H], [1, N, H] or [T, N, H], bidirectional 2H instead of H, optional
+            Gradient with respect to c after the last step of each direction; if [T, N, DH] with T > 1, with respect to
+            all cells, in the order of the rows of ``cell_output``. Zeros if not given.
         """,
     "out": """
         out : sequence of array or None, optional

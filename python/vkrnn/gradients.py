@@ -161,17 +161,18 @@ def lstm_gradients(
 
     Notes
     -----
-    From the last step to the first, with dh = `state_gradient` and dc = `cell_gradient` at first, y = activation(c[t]),
-    and primes for derivatives::
+    From the last step to the first, with dh = `state_gradient` and dc = 0 at first, y = activation(c[t]), and primes
+    for derivatives::
 
-        G   = source_gradient[t] + dh            dC  = dc + G * o * y'
+        G   = source_gradient[t] + dh            dC  = dc + cell_gradient[t] + G * o * y'
         d_i = dC * z * i'                        d_f = dC * c[t-1] * f'
         d_z = dC * i * z'                        d_o = G * y * o'
         dc  = dC * f + p_i * d_i + p_f * d_f + p_z * d_z + p_o * d_o
         dh  = (d_i R_i + d_f R_f + d_z R_z + d_o R_o) * m[t]
 
-    and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
-    ``bias = sum d[t]``, ``peephole = sum d[t] * c[t-1]``; ``init_state`` and ``init_cell`` are the last dh and dc.
+    where a `cell_gradient` of the last step is zero in the others, and then ``source = d W``,
+    ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``, ``bias = sum d[t]``,
+    ``peephole = sum d[t] * c[t-1]``; ``init_state`` and ``init_cell`` are the last dh and dc.
 
     With ``output_peephole_new_cell``, dC has the term p_o * d_o instead of dc, and the peephole's gradient has
     sum d_o * c[t] for the output gate. With ``clip``, a gate's derivative is 0 where its sum was clamped.

@@ -182,7 +182,8 @@ class Network:
         source_gradient : array [T, N, D H], optional
             Gradient with respect to the output; zeros if not given.
         state_gradient, cell_gradient : sequence of array [N, D H], optional
-            Gradients with respect to `last_state` and `last_cell`, an entry for each layer; None in it means zeros.
+            Gradients with respect to `last_state` and `last_cell`, an entry for each layer; None in it means zeros. An
+            entry of `cell_gradient` may be [T, N, D H], with respect to the cells of all steps.
 
         Raises
         ------

@@ -6,6 +6,8 @@
 #include "common/step.glsl"
 #include "common/vectors.glsl"
 
+SPECIALIZED(kHasUpstreamCell, uint, has_upstream_cell, 0)
+
 #define PRODUCTS 1
 CONSTANT uint first_product = 0, end_product = 1;
 
@@ -20,7 +22,7 @@ INLINE bool forms(uint gate) {
 struct CellInputs {
     bool ended, last;                      // `ended`: the step is past the row's end; `last`: it is the row's last
     Loaded up[CELL_STATES];                // carried from the later step, without the recurrent product's part
-    Loaded upstream;                       // gradient of this step's output
+    Loaded upstream[CELL_STATES];          // gradients of this step's output and perhaps of its cell states
     Loaded mask;                           // mask of step k + 1; second phase: of step k
     Loaded operand;                        // second phase: h[k-1] * m[k]
     Loaded kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
@@ -48,7 +50,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
 #endif
     inputs.up[0] = inputs.last ? fetch_view(p, kLastHidden, d, 0, n, 0, j) : fetch_view(p, kCarryHidden, d, 0, n, 0, j);
     inputs.mask = fetch_mask(p, d, min(k + 1, int(params_of(p).T) - 1), n, j);
-    inputs.upstream = fetch_view(p, kUpstream, d, here, n, 0, j);
+    inputs.upstream[0] = fetch_view(p, kUpstream, d, here, n, 0, j);
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = LEARNED_VECTOR(p, e, i);
 #ifdef CELL_KEEPS_HIDDEN
     inputs.before[0] = fetch_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
@@ -59,6 +61,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     for (uint s = 1; s < CELL_STATES; ++s) {
         inputs.up[s] = inputs.last ? fetch_view(p, kLastCell, d, 0, n, s - 1, j)
                                    : fetch_view(p, kCarryCell, d, 0, n, s - 1, j);
+        if (has_upstream_cell != 0) inputs.upstream[s] = fetch_view(p, kUpstreamCell, d, here, n, s - 1, j);
         inputs.before[s] = fetch_previous(p, kCell, kInitCell, d, here, n, s - 1, j);
         inputs.after[s] = fetch_view(p, kCell, d, here, n, s - 1, j);
     }
@@ -96,7 +99,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
                         : value_of(kCarryHidden, inputs.up[0]) + through * mask;
     made.carry[0] = up[0];   // all that step -1 computes
     if (e.k < 0) return made;
-    up[0] += value_of(kUpstream, inputs.upstream);
+    up[0] += value_of(kUpstream, inputs.upstream[0]);
 
     Real v[CELL_GATES], before[CELL_STATES], after[CELL_STATES], q = 0.0f;
     before[0] = after[0] = 0.0f;
@@ -109,6 +112,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
 #endif
     for (uint s = 1; s < CELL_STATES; ++s) {
         up[s] = inputs.last ? value_of(kLastCell, inputs.up[s]) : value_of(kCarryCell, inputs.up[s]);
+        if (has_upstream_cell != 0) up[s] += value_of(kUpstreamCell, inputs.upstream[s]);
         before[s] = previous_of(kCell, kInitCell, here, inputs.before[s]);
         after[s] = value_of(kCell, inputs.after[s]);
     }

@@ -43,8 +43,9 @@ const uint kLastCell = 16u;
 const uint kProduct = 17u;         // backward: recurrent products of the candidate, if a gate scales them
 const uint kPreviousCell = 18u;    // backward, in source order: c[k-1] and perhaps c[k] of the first cell state
 const uint kScaledOperand = 19u;   // operand of the candidate's product, if a gate scales the operand
+const uint kUpstreamCell = 20u;    // backward: upstream gradient of the cell states, of every step
 // A strategy may have a few views of its own, from kOwnView on: see its folder.
-const uint kOwnView = 20u;
+const uint kOwnView = 21u;
 const uint kViews = kOwnView + 4u;
 const uint kStoredWeights = kViews;   // the number of the weights among the step kernels' tensors: see kStored
 
@@ -88,7 +89,8 @@ const uint kHardSigmoidBeta = 24u;
 const uint kClip = 26u;
 const uint kClipSlack = 28u;           // see gate_derivative
 const uint kDeviceExp = 30u;           // 1: activations use the device's exp2
-const uint kStepConstants = 31u;
+const uint kHasUpstreamCell = 31u;     // backward, 1: kUpstreamCell is given
+const uint kStepConstants = 32u;
 const uint kMaxRows = 16u;             // largest value of kRows if invocations share dot products
 
 #ifdef __cplusplus

@@ -276,10 +276,10 @@ TRAINING_STATES = [
     ),
     Bad(
         "lstm_gradients",
-        {"cell_gradient": (5, 3, 4)},
+        {"cell_gradient": (2, 3, 4)},
         ValueError,
-        "[lstm_gradients] cell_gradient: expected shape [N, H] = [3, 4] or [1, N, H] = [1, 3, 4], got [5, 3, 4] "
-        f"(N = 3 from source.shape[1], {H_LSTM})",
+        "[lstm_gradients] cell_gradient: expected shape [N, H] = [3, 4] or [1, N, H] = [1, 3, 4] or [T, N, H] = "
+        f"[5, 3, 4], got [2, 3, 4] ({T_N}, {H_LSTM})",
     ),
 ]
 UNKNOWN = [

@@ -155,6 +155,19 @@ def test_absent_upstream_gradients_are_zeros() -> None:
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
+def test_gradients_of_all_cells() -> None:
+    layer = lstm_layer(I, 6, bidirectional=True)
+    net, source, every = vkrnn.network([layer]), draw(T, N, I, dtype=np.float32), draw(T, N, 12, dtype=np.float32)
+    found = net.gradients(net.forward(source, training=True), cell_gradient=[every])
+    kept = vkrnn.lstm(source, **layer[1], descriptor=vkrnn.LSTMDescriptor(bidirectional=True, training=True))
+    arguments = layer[1] | {"cell_output_fwd": kept.cell_output, "z_state": kept.z_state, "cell_gradient": every}
+    above = np.zeros_like(every)
+    wanted = vkrnn.lstm_gradients(source, source_gradient=above, **arguments, descriptor=layer[2])
+    np.testing.assert_array_equal(found.source, wanted.source)
+    for name in layer[1]:
+        np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(wanted, name))
+
+
 def test_streams_have_the_bits_of_calls() -> None:
     net, source = vkrnn.network([lstm_layer(I, 6), lstm_layer(6, 3)], device="cpu ("), draw(T, N, I, dtype=np.float32)
     stream = net.stream(batch=N)

@@ -41,7 +41,7 @@ steps: 6 dispatches, 10.6 kFLOP in products
 GRADIENTS = """\
 lstm_gradients  T=5 N=3 I=7 H=4 D=2
 schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 13.1 kB
+buffers: 13.2 kB
   scratch   zeros                             16 B
   input     source                            420 B
   input     recurrent_weight                  512 B

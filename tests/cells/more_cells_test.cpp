@@ -163,6 +163,10 @@ std::vector<Named> problems(const Cell& row) {
     }
     add("of many units", {3, 2, 3, 17}, {}, {lengths});
     add("in both directions with everything", {5, 4, 3, 6}, {Flag::bidirectional});
+    if (row.cell_states > 0) {
+        add("with gradients of all cell states", {4, 3, 2, 5}, {Flag::bidirectional}, {mask});
+        all.back().problem.each_cell = true;
+    }
     if (has(Flag::reset_after))
         add("with a scaled product, in both directions with everything", {5, 4, 3, 6},
             {Flag::reset_after, Flag::bidirectional});

@@ -23,6 +23,7 @@ struct Problem {
     Descriptor descriptor;
     Size sizes;
     std::vector<Argument> given;
+    bool each_cell = false;  // whether the gradient of the cell states has a row for every step
 
     [[nodiscard]] const Cell& row() const { return cell(descriptor.cell); }
     [[nodiscard]] bool has(Argument argument) const { return std::ranges::find(given, argument) != given.end(); }
@@ -34,8 +35,10 @@ struct Problem {
 inline TensorShape shape_of(const Problem& problem, Argument argument) {
     const auto& [T, N, I, H] = problem.sizes;
     const ShapeRule& rule = shape_rule(argument, problem.has(input_weight));
+    const auto& accepted = problem.D() == 2 ? rule.bidirectional : rule.unidirectional;
+    const bool each_step = argument == cell_gradient && problem.each_cell;
     TensorShape shape;
-    for (const Axis axis : (problem.D() == 2 ? rule.bidirectional : rule.unidirectional).front()) {
+    for (const Axis axis : each_step ? accepted.back() : accepted.front()) {
         switch (axis) {
             case Axis::T: shape.push_back(T); break;
             case Axis::N: shape.push_back(N); break;
@@ -85,8 +88,8 @@ inline Arrays make_arrays(const Problem& problem) {
     return arrays;
 }
 
-// Returns the weights of the loss, which is a weighted sum of all outputs and of the states after the last step. These
-// weights are also the upstream gradients.
+// Returns the weights of the loss, which is a weighted sum of all outputs and of the states after the last step, or of
+// the cell states of all steps. These weights are also the upstream gradients.
 inline Arrays make_upstream(const Problem& problem) {
     Numbers numbers;
     Arrays upstream;
@@ -123,6 +126,14 @@ inline Expected run_equations(const Problem& problem, const Arrays& arrays, cons
                     states[static_cast<std::size_t>(1 + s)][unit] =
                         at(arrays, init_cell, ((n * D + d) * C + s) * H + j, 0);
             }
+            // The part of the loss of unit j's cell states, whose weights begin at row `first` of H.
+            const auto of_cells = [&](std::int64_t j, std::int64_t first) {
+                double sum = 0;
+                for (std::int64_t s = 0; s < C; ++s)
+                    sum += states[static_cast<std::size_t>(1 + s)][static_cast<std::size_t>(j)] *
+                           at(upstream, cell_gradient, (first + s) * H + j, 0);
+                return sum;
+            };
             for (std::int64_t k = 0; k < end; ++k) {
                 const bool backwards = D == 2 ? d == 1 : problem.descriptor.has(Flag::reverse);
                 const std::int64_t read = backwards ? end - 1 - k : k, written = D == 2 ? read : k;
@@ -166,14 +177,13 @@ inline Expected run_equations(const Problem& problem, const Arrays& arrays, cons
                     const double h = states[0][static_cast<std::size_t>(j)];
                     expected.output[static_cast<std::size_t>(row + j)] = h;
                     expected.loss += h * at(upstream, source_gradient, row + j, 0);
+                    if (problem.each_cell) expected.loss += of_cells(j, ((written * N + n) * D + d) * C);
                 }
             }
             for (std::int64_t j = 0; j < H; ++j) {
                 const auto unit = static_cast<std::size_t>(j);
                 expected.loss += states[0][unit] * at(upstream, state_gradient, (n * D + d) * H + j, 0);
-                for (std::int64_t s = 0; s < C; ++s)
-                    expected.loss += states[static_cast<std::size_t>(1 + s)][unit] *
-                                     at(upstream, cell_gradient, ((n * D + d) * C + s) * H + j, 0);
+                if (!problem.each_cell) expected.loss += of_cells(j, (n * D + d) * C);
             }
         }
     return expected;

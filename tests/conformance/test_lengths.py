@@ -44,9 +44,13 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 GARBAGE = 1e30  # finite, and so large that any use of it shows
-# Arguments with axes of time and batch, and with a batch axis alone. A mask may lack these axes or have size 1.
-SEQUENCES = ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "mask", "output", "cell_output")
-STATES = ("init_state", "init_cell", "state_gradient", "cell_gradient")
+# Arguments with axes of time and batch, and with a batch axis alone. A mask may lack these axes or have size 1, and the
+# cells' gradient may lack the axis of time.
+SEQUENCES = (
+    *("source", "source_gradient", "cell_gradient", "z_state", "cell_output_fwd", "output_fwd", "mask"),
+    *("output", "cell_output"),
+)
+STATES = ("init_state", "init_cell", "state_gradient")
 
 SMALL = [case for case in CASES if not case.tags]
 SEVERAL = [case for case in SMALL if case.N > 1 and case.T > 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,21 +74,6 @@ def gradients_by_jax(case: Case, given: Mapping[str, Any], above: Mapping[str, A
     return {name: np.asarray(found[name]) for name in names}
 
 
-def last_cells(case: Case, gradient: Any, lengths: Any) -> Any:
-    """Return zeros [T, N, DH] except for the rows that each direction computes last."""
-    above = np.zeros((T, N, case.D * H), gradient.dtype)
-    ends = np.full(N, T) if lengths is None else lengths
-    above[ends - 1, np.arange(N), :H] = gradient[:, :H]
-    above[0, :, H:] = gradient[:, H:]
-    return above
-
-
-def of_cells(case: Case, given: Mapping[str, Any]) -> Any:
-    """Return gradients of the last cells. The output of a row without steps does not have its last cell."""
-    drawn = case._draw("cell_gradient").astype(given["source"].dtype)
-    return drawn if "lengths" not in given else np.where(given["lengths"][:, None] > 0, drawn, 0)
-
-
 def flipped(rows: Any, ends: Any) -> Any:
     """Return rows [T, N, ...] in reverse order, each batch row within its own length."""
     steps = np.arange(T)[:, np.newaxis]
@@ -154,8 +140,7 @@ def test_values_and_gradients(case: Case, way: str, monkeypatch: pytest.MonkeyPa
     upstream = gradient_inputs(case, kept)
     above = {"output": upstream["source_gradient"]}
     if case.cell == "lstm":
-        upstream["cell_gradient"] = of_cells(case, given)
-        above["cell_output"] = last_cells(case, upstream["cell_gradient"], given.get("lengths"))
+        above["cell_output"] = upstream["cell_gradient"] = replace(case, each_cell=True)._draw("cell_gradient")
     function = getattr(vkrnn, f"{case.cell}_gradients")
     gradients = function(**given, **upstream, descriptor=case.descriptor())
     by_jax = gradients_by_jax(case, given, above)
@@ -167,7 +152,7 @@ def compare_with_plain(case: Case, given: Mapping[str, Any], tolerance: float) -
     names = gradient_names(case)
     above = {"output": case._draw("source_gradient").astype(given["source"].dtype)}
     if case.cell == "lstm":
-        above["cell_output"] = last_cells(case, of_cells(case, given), given.get("lengths"))
+        above["cell_output"] = replace(case, each_cell=True)._draw("cell_gradient").astype(given["source"].dtype)
     wanted, backward = jax.vjp(lambda own: plain(case, {**given, **own}), {name: given[name] for name in names})
     found = call(case, given)._asdict()
     assert_close(

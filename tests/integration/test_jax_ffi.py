@@ -304,27 +304,31 @@ def test_programs_of_other_versions(wrong: dict[str, Any], message: str) -> None
     assert message in str(caught.value)
 
 
-def test_programs_with_gradients_of_all_cells() -> None:
-    """Programs from before `other_cells` leave the choice of the last ones to the handler."""
+def test_programs_with_gradients_of_cells() -> None:
+    """Older programs have those of the last cells with a byte `other_cells`, and the oldest ones those of all."""
     given = draw("lstm")
     found = vkrnn.lstm(**given, descriptor=vkrnn.LSTMDescriptor(training=True))
     given |= {"z_state": found.z_state, "cell_output_fwd": found.cell_output}
     given["source_gradient"], every = np.random.default_rng(1).standard_normal((2, T, N, H)).astype(np.float32)
     last = every[given["lengths"] - 1, range(N)]
-    only = np.zeros_like(every)
-    only[given["lengths"] - 1, range(N)] = last
-    wanted = vkrnn.lstm_gradients(**given, cell_gradient=last)
-    names = {"gradients": np.bool_(True), "results": ",".join(wanted._fields), "descriptor": {}}  # noqa: FBT003
-    attributes = RIGHT | names | {"arguments": ",".join([*given, "cell_gradient"])}
-    kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in wanted]
+    attributes = RIGHT | {"gradients": np.bool_(True), "descriptor": {}}  # noqa: FBT003
 
-    def call(cells: Any) -> Any:
-        return jax.jit(lambda *arrays: jax.ffi.ffi_call("vkrnn", kinds)(*arrays, **attributes))(*given.values(), cells)
+    def call(**cells: Any) -> Any:
+        wanted = vkrnn.lstm_gradients(**given, cell_gradient=cells["cell_gradient"])
+        names = {"arguments": ",".join([*given, *cells]), "results": ",".join(wanted._fields)}
+        kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in wanted]
+        program = jax.jit(lambda *arrays: jax.ffi.ffi_call("vkrnn", kinds)(*arrays, **(attributes | names)))
+        return program(*given.values(), *cells.values()), wanted
 
-    for one, other in zip(call(only), wanted, strict=True):
-        assert np.array_equal(one, other)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="cells after each direction's last step only"):
-        jax.block_until_ready(call(every))
+    for cells in ({"cell_gradient": every}, {"cell_gradient": last, "other_cells": np.uint8(0)}):
+        for one, other in zip(*call(**cells), strict=True):
+            assert np.array_equal(one, other)
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(call(cell_gradient=last, other_cells=np.uint8(1))[0])
+    assert str(caught.value).splitlines()[0] == (
+        "UNIMPLEMENTED: [lstm_gradients] cell_gradient: this program was made by an older vkrnn, which has gradients "
+        "of the cells after each direction's last step only"
+    )
 
 
 REFUSED = "invalid literal for int() with base 10: 'new'"  # an error like XLA's, for a handler that is too new

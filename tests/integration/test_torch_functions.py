@@ -67,13 +67,11 @@ def test_numbers_are_those_of_the_functions(case: Case) -> None:
     if cell == "gru":
         taken["output_fwd"] = wanted.output
     if cell == "lstm":
-        last = np.random.default_rng(2).standard_normal((case.N, case.D * case.H))
-        taken |= {"cell_output_fwd": wanted.cell_output, "cell_gradient": last}
-        cells = found.cell_output
-        ends = [cells[-1, :, : case.H], cells[0, :, case.H :]]  # in the order of the steps, also of a reverse call
-        outputs += ends[: case.D]
-        upstream += torch.from_numpy(last).split(case.H, dim=1)
-        assert np.array_equal(cells.detach().numpy(), wanted.cell_output)
+        above = np.random.default_rng(2).standard_normal(wanted.output.shape)
+        taken |= {"cell_output_fwd": wanted.cell_output, "cell_gradient": above}
+        outputs.append(found.cell_output)
+        upstream.append(torch.from_numpy(above))
+        assert np.array_equal(found.cell_output.detach().numpy(), wanted.cell_output)
     names = [name for name, tensor in tensors.items() if tensor.requires_grad]
     got = torch.autograd.grad(outputs, [tensors[name] for name in names], upstream)
     expected = getattr(vkrnn, f"{cell}_gradients")(**given, **taken, descriptor=case.descriptor())
@@ -84,7 +82,7 @@ def test_numbers_are_those_of_the_functions(case: Case) -> None:
 @every_cell
 @pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}], ids=["forward", "reverse", "both"])
 def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
-    """Gradients agree with finite differences, also those through an LSTM's last cell state."""
+    """Gradients agree with finite differences, also those through an LSTM's cell states."""
     case = everything(cell)
     case = replace(case, options={**case.options, **way})
     given = tensors_of(case)
@@ -94,19 +92,15 @@ def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
         arguments = given | dict(zip(names, values, strict=True))
         if cell != "lstm":
             return getattr(ours, cell)(**arguments, descriptor=case.descriptor()).output
-        output, cells = ours.lstm(**arguments, descriptor=case.descriptor(produce_cell=True))
-        return output, cells[-1, :, : case.H], cells[0, :, case.H :]
+        return tuple(ours.lstm(**arguments, descriptor=case.descriptor(produce_cell=True)))
 
     assert torch.autograd.gradcheck(results, [given[name] for name in names])
 
 
 @every_cell
 def test_opcheck(cell: str) -> None:
-    """Schema, fake tensors, autograd and dispatch of both operators pass torch's checks.
-
-    torch differentiates all results. With T = 1, that is possible for an LSTM's cell states, too.
-    """
-    case = replace(everything(cell), T=1)
+    """Schema, fake tensors, autograd and dispatch of both operators pass torch's checks."""
+    case = everything(cell)
     given = tensors_of(case)
     tensors = [given.get(name) for name in _operations.ARGUMENTS]
     options = _operations.options_of(case.descriptor())
@@ -236,14 +230,10 @@ def test_errors() -> None:
 
 
 def test_unsupported_gradients() -> None:
-    """Inner cell states, second derivatives and forward mode raise errors instead of returning zeros."""
+    """Second derivatives and forward mode raise errors instead of returning zeros."""
     case = everything("lstm")
     given = tensors_of(case)
     found = ours.lstm(**given, descriptor=case.descriptor(produce_cell=True))
-    with pytest.raises(
-        NotImplementedError, match=r"cell_output: vkrnn has gradients of the cells after each direction"
-    ):
-        found.cell_output[1].sum().backward()
     (first,) = torch.autograd.grad(found.output.square().sum(), given["source"], create_graph=True)
     with pytest.raises(NotImplementedError, match="gradients of gradients"):
         first.sum().backward()

@@ -77,7 +77,7 @@ class Case:
 
     `options` are keyword arguments of the cell's descriptor. `present` holds the optional arguments, those of the
     gradients included. Without ``input_weight`` I must be D*G*H. `lenient` passes states as [1, N, DH] and a
-    bidirectional peephole as [8H]. `values` is one of:
+    bidirectional peephole as [8H]. `each_cell` passes the gradients of all cells, [T, N, DH]. `values` is one of:
 
     - ``modest``: small enough that no gate saturates; nothing is zero
     - ``saturated``: source and bias so large that most gates saturate
@@ -97,6 +97,7 @@ class Case:
     seed: int = 0
     values: str = "modest"
     lenient: bool = False
+    each_cell: bool = False
     tags: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -134,7 +135,8 @@ class Case:
             names = {str(value) for value in self.options.values() if value is not True}
             functions = [f"all={names.pop()}"] if len(names) == 1 else functions
         optional = [*OPTIONAL[self.cell], *UPSTREAM[self.cell]]
-        parts = [_SHORT.get(name, name) for name in optional if name in self.present]
+        short = _SHORT | ({"cell_gradient": "dcs"} if self.each_cell else {})
+        parts = [short.get(name, name) for name in optional if name in self.present]
         if "W" not in parts:
             parts.insert(0, "noW")
         if self.mask_shape is not None:
@@ -164,7 +166,7 @@ class Case:
             "mask": (T, N, D * H) if self.mask_shape is None else self.mask_shape,
             "source_gradient": (T, N, D * H),
             "state_gradient": state,
-            "cell_gradient": state,
+            "cell_gradient": (T, N, D * H) if self.each_cell else state,
         }[name]
 
     def _draw(self, name: str) -> Floats:
@@ -252,8 +254,10 @@ def loss(
         ("cell_gradient", "cell_output", "init_cell"),
     ):
         if name in upstream:
-            last = last_states(case, getattr(results, result), lengths, arrays.get(initial, 0))
-            total += np.sum(upstream[name].reshape(last.shape) * last)
+            found = getattr(results, result)
+            if case.T == 1 or upstream[name].shape != found.shape:
+                found = last_states(case, found, lengths, arrays.get(initial, 0))
+            total += np.sum(upstream[name].reshape(found.shape) * found)
     return total
 
 
@@ -362,6 +366,22 @@ def _shapes(cell: str) -> Iterator[Case]:
     yield _case(cell, large, {"bidirectional": True} | options, tags=frozenset(["large"]))
 
 
+def _cells(cell: str) -> Iterator[Case]:
+    """Yield gradients of all cells: alone, with all other arguments, and with other sizes."""
+    if cell != "lstm":
+        return
+    few, everything = frozenset(["input_weight", "cell_gradient"]), _all(cell)
+    for direction in DIRECTIONS:
+        yield _case(cell, (5, 3, 7, 4), direction, present=few, each_cell=True)
+        yield _case(cell, (4, 5, 3, 6), direction | {"forget_gate_last": True}, each_cell=True)
+        without_weight = {"present": everything - {"input_weight"}, "each_cell": True}
+        yield _case(cell, (3, 2, 6, 5), direction | {"output_peephole_new_cell": True}, **without_weight)
+        yield _case(cell, (17, 2, 3, 5), direction | {"clip": 0.5}, each_cell=True, lenient=True)
+    yield _case(cell, (1, 3, 5, 2), {}, each_cell=True, seed=1)
+    yield _case(cell, (2, 67, 3, 131), {"bidirectional": True}, each_cell=True, tags=frozenset(["wide"]))
+    yield _case(cell, (31, 32, 61, 127), {}, each_cell=True, tags=frozenset(["large"]))
+
+
 def _numbers(cell: str) -> Iterator[Case]:
     """Yield cases with saturated gates, corners that are hit exactly, and dropout masks."""
     for direction in DIRECTIONS:
@@ -406,7 +426,7 @@ def _mixed(cell: str) -> Iterator[Case]:
 CASES: tuple[Case, ...] = tuple(
     case
     for cell in GATES
-    for block in (_arguments, _functions, _flags, _shapes, _numbers, _gates, _mixed)
+    for block in (_arguments, _functions, _flags, _shapes, _numbers, _gates, _mixed, _cells)
     for case in block(cell)
 )
 assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

@@ -59,10 +59,10 @@ def _gain(missing: set[Pair], row: Mapping[int, int], factor: int, value: int) -
 def covering_cases() -> list[Case]:
     """Return cases of all cells that need few different kernels.
 
-    Flags, activations, numbers, H and whether there is a mask reach a kernel as constants: they make a variant. The
-    variants of a cell have every pair of these, except that each activation is at each gate in only one of them. The
-    cases have every pair of a variant and of what does not reach the kernel (direction, arguments, shape of the mask),
-    and every pair of the latter.
+    Flags, activations, numbers, H, whether there is a mask and whether all cells have gradients reach a kernel as
+    constants: they make a variant. The variants of a cell have every pair of these, except that each activation is at
+    each gate in only one of them. The cases have every pair of a variant and of what does not reach the kernel
+    (direction, arguments, shape of the mask), and every pair of the latter.
     """
     cases = []
     for cell in GATES:
@@ -82,7 +82,7 @@ def covering_cases() -> list[Case]:
 
 def _variants(cell: str) -> list[dict[str, Any]]:
     """Return the constants of the kernels. The rotation shifts the list of activations along the gates."""
-    flags = dict.fromkeys(FLAGS[cell], (False, True))
+    flags = dict.fromkeys((*FLAGS[cell], *(["each_cell"] if cell == "lstm" else [])), (False, True))
     rows = covering_array({"sizes": SIZES, "mask": (True, False), "numbers": NUMBERS, **flags})
     assert len(rows) >= len(NAMES), "too few variants for each activation at each gate"
     return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
@@ -104,4 +104,5 @@ def _case(cell: str, variant: Mapping[str, Any], rest: Mapping[str, Any]) -> Cas
     if "input_weight" not in present:
         I = D * GATES[cell] * H
     mask_shape = (1, N, D * H) if variant["mask"] and not rest["mask_has_steps"] else None
-    return Case(cell, T, N, I, H, options, frozenset(present), mask_shape)
+    each_cell = variant.get("each_cell", False)
+    return Case(cell, T, N, I, H, options, frozenset(present), mask_shape, each_cell=each_cell)

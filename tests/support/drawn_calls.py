@@ -107,8 +107,10 @@ def draw_case(rng: Generator, of: Options) -> Case:
     mask_shape = None
     if "mask" in of.present and rng.random() < 0.5:
         mask_shape = tuple(size if rng.random() < 0.6 else 1 for size in (T, N, directions * H))
-    seed, lenient = int(rng.integers(1, 1 << 30)), bool(rng.random() < 0.1)
-    return Case(of.cell, T, N, features, H, of.of_descriptor, of.present, mask_shape, seed, lenient=lenient)
+    seed, lenient, each_cell = int(rng.integers(1, 1 << 30)), bool(rng.random() < 0.1), bool(rng.random() < 0.3)
+    return Case(
+        of.cell, T, N, features, H, of.of_descriptor, of.present, mask_shape, seed, lenient=lenient, each_cell=each_cell
+    )
 
 
 LAYOUTS: dict[str, Callable[[Array], Array]] = {

@@ -151,11 +151,11 @@ class Pass:
             rows.append((h, c, kept))
         return tuple(np.stack(part) for part in zip(*rows, strict=True))  # type: ignore[return-value]
 
-    def backward(self, h: Array, c: Array, kept: Array, up: Array, dh: Array, dc: Array) -> dict[str, Array]:
+    def backward(self, h: Array, c: Array, kept: Array, up: Array, dh: Array, up_cell: Array) -> dict[str, Array]:
         """Return the gates' gradients [T, N, G, H] as "delta", and the others by name, except source, W and b.
 
-        `h`, `c` and `kept` are forward results. `up` is the gradient of every h, `dh` and `dc` are those of the last h
-        and c.
+        `h`, `c` and `kept` are forward results. `up` and `up_cell` are the gradients of every h and c, `dh` is that of
+        the last h.
         """
         f, df = self.functions()
         on_before, on_new = self.peepholes()
@@ -169,6 +169,7 @@ class Pass:
         delta = np.empty_like(kept)
         fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # the operand of each gate's R
         into = np.empty_like(kept)  # the gradient of that product
+        dc = np.zeros_like(dh)
         for k in reversed(range(len(kept))):
             m, total, d = self.mask[k], up[k] + dh, delta[k]
             direct = np.zeros_like(dh)  # gradient of the previous state that does not pass through R
@@ -179,7 +180,7 @@ class Pass:
                 i, forget, z, o = kept[k].swapaxes(0, 1)
                 y = f[4](c[k])
                 d[:, 3] = total * y * df[3](o)
-                d_cell = dc + total * o * df[4](y) + on_new * d[:, 3]
+                d_cell = dc + up_cell[k] + total * o * df[4](y) + on_new * d[:, 3]
                 d[:, 0] = d_cell * z * df[0](i)
                 d[:, 1] = d_cell * c_before[k] * df[1](forget)
                 d[:, 2] = d_cell * i * df[2](z)
@@ -295,6 +296,13 @@ class Program:
         shape = (self.case.N, self.case.D, self.case.H)
         return given[name].reshape(shape)[:, direction] if name in given else np.zeros(shape, self.dtype)[:, direction]
 
+    def _each_cell(self, direction: int, given: Mapping[str, Array]) -> Array:
+        """Return the gradients of all cells; those of the last one alone are zeros in the steps before."""
+        if self.case.each_cell and "cell_gradient" in given:
+            return self._states(given["cell_gradient"], direction)
+        last = self._state("cell_gradient", direction, given)
+        return np.concatenate([np.zeros((self.case.T - 1, *last.shape), self.dtype), last[None]])
+
     def _pass(self, direction: int) -> Pass:
         case, given = self.case, self.arrays
         x = given["source"].reshape(case.T * case.N, case.I)
@@ -348,7 +356,7 @@ class Program:
                 self._gates(up["z_state"], d, source=False),
                 self._states(up["source_gradient"], d),
                 self._state("state_gradient", d, up),
-                self._state("cell_gradient", d, up),
+                self._each_cell(d, up),
             )
             for d, one in enumerate(self.passes)
         ]

@@ -47,7 +47,9 @@ std::string_view name_of(Activation activation);  // empty if the value is not o
 enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, DCH, D, one };
 using SymbolicShape = std::vector<Axis>;
 
-// The shapes that an argument may have. The first one is documented; the others are accepted, too.
+// The shapes that an argument may have. The first one is documented; the others are accepted, too. If the last one
+// begins with T and the first one does not, it has a row for every step, where the first one is for the last step
+// alone.
 struct ShapeRule {
     std::vector<SymbolicShape> unidirectional;
     std::vector<SymbolicShape> bidirectional;

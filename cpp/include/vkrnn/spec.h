@@ -35,12 +35,17 @@ struct Spec {
     std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H without an input weight; N = 0 is an empty batch
     std::uint32_t present = 0;                // one bit per Argument
     bool last_states = false;                 // whether a forward call also returns the last states
+    std::uint32_t each_step = 0;              // one bit per Argument that has a row for every step, see ShapeRule
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H; false: it is broadcast
     // The sum of the lengths if sequences are packed, else 0. A packed sequence has a row for each time step and live
     // batch row, step by step. Batch rows are sorted by length, the longest first.
     std::int64_t packed_rows = 0;
 
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
+    // Returns whether an argument that may be for the last step alone has a row for every step.
+    [[nodiscard]] bool has_each_step(Argument argument) const {
+        return ((each_step >> static_cast<unsigned>(argument)) & 1u) != 0;
+    }
     [[nodiscard]] const Cell& cell() const { return vkrnn::cell(descriptor.cell); }
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
@@ -79,7 +84,7 @@ TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols);
 std::int64_t multiple_of_h(const Spec& spec, Axis axis);
 
 // Return the documented shape of an argument or of a forward result. A mask has size 1 on axes along which it does not
-// vary. All accepted shapes of an argument have the same number of elements.
+// vary. All accepted shapes of an argument have as many elements, but for one with a row for every step.
 TensorShape shape_of(const Spec& spec, Argument argument);
 TensorShape shape_of(const Spec& spec, Output output);
 

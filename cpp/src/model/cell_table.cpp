@@ -30,14 +30,15 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     using enum Axis;
     // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
-        {{{T, N, I}}, {{T, N, I}}},                              // source
-        {{{GH, H}}, {{D, GH, H}}},                               // recurrent_weight
-        {{{T, N, DH}}, {{T, N, DH}}},                            // source_gradient
-        {{{T, N, DGH}}, {{T, N, DGH}}},                          // z_state
-        {{{T, N, DCH}}, {{T, N, DCH}}},                          // cell_output_fwd
-        {{{T, N, DH}}, {{T, N, DH}}},                            // output_fwd
-        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // state_gradient
-        {{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}},  // cell_gradient
+        {{{T, N, I}}, {{T, N, I}}},                          // source
+        {{{GH, H}}, {{D, GH, H}}},                           // recurrent_weight
+        {{{T, N, DH}}, {{T, N, DH}}},                        // source_gradient
+        {{{T, N, DGH}}, {{T, N, DGH}}},                      // z_state
+        {{{T, N, DCH}}, {{T, N, DCH}}},                      // cell_output_fwd
+        {{{T, N, DH}}, {{T, N, DH}}},                        // output_fwd
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // state_gradient
+        {{{N, DCH}, {one, N, DCH}, {T, N, DCH}},             // cell_gradient
+         {{N, DCH}, {one, N, DCH}, {T, N, DCH}}},
         {{{DGH, I}}, {{DGH, I}}},                                // input_weight
         {{{DGH}}, {{DGH}}},                                      // bias
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state

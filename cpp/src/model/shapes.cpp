@@ -38,7 +38,8 @@ const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument arg
 }
 
 TensorShape shape_of(const Spec& spec, Argument argument) {
-    TensorShape shape = to_shape(spec, accepted_shapes(spec, argument).front());
+    const auto& accepted = accepted_shapes(spec, argument);
+    TensorShape shape = to_shape(spec, spec.has_each_step(argument) ? accepted.back() : accepted.front());
     if (argument == Argument::mask)
         for (std::size_t axis = 0; axis < shape.size(); ++axis)
             if (!spec.mask_varies.at(axis)) shape[axis] = 1;

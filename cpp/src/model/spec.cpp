@@ -209,17 +209,22 @@ private:
         }
     }
 
-    void check_shape(Argument argument, const TensorShape& shape) const {
+    void check_shape(Argument argument, const TensorShape& shape) {
         const auto& accepted = accepted_shapes(spec_, argument);
         const auto fits = [&](const SymbolicShape& rule) { return shape == to_shape(spec_, rule); };
-        if (std::ranges::any_of(accepted, fits)) return;
+        const auto found = std::ranges::find_if(accepted, fits);
+        if (found != accepted.end()) {
+            if (found->front() == Axis::T && accepted.front().front() != Axis::T)
+                spec_.each_step |= 1u << static_cast<unsigned>(argument);
+            return;
+        }
 
         std::string message = at(argument) + "expected shape ";
         for (const SymbolicShape& rule : accepted) {
             message +=
                 (&rule == &accepted.front() ? "" : " or ") + symbols(rule) + " = " + to_text(to_shape(spec_, rule));
         }
-        message += ", got " + to_text(shape) + " (" + origins(accepted.front());
+        message += ", got " + to_text(shape) + " (" + origins(accepted.back());
         if (argument == Argument::source && !given(Argument::input_weight)) {
             message += "; without input_weight the source holds the gates";
         }

@@ -69,7 +69,8 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
         constants.set(abi::kActivation0 + i, i == 0 ? "activations" : "",
                       static_cast<std::uint32_t>(descriptor.activations[i]), As::activations);
     constants.real(abi::kClipSlack, {}, clips ? clip_slack(spec) : 0, spec.dtype)
-        .flag(abi::kDeviceExp, "device_exp", spec.device_exp);
+        .flag(abi::kDeviceExp, "device_exp", spec.device_exp)
+        .flag(abi::kHasUpstreamCell, "cell_gradients", spec.has_each_step(Argument::cell_gradient));
     for (const Property& property : spec.cell().properties) {
         if (const auto* number = std::get_if<NumberProperty>(&property.kind))
             constants.real(abi::kNumber0 + 2 * static_cast<std::uint32_t>(number->slot), property.name,

@@ -76,7 +76,10 @@ private:
         if (has(Argument::cell_output_fwd))
             block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], C, Order::output);
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
-        if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient], C);
+        if (spec_.has_each_step(Argument::cell_gradient))
+            block.sequence(abi::kUpstreamCell, inputs_[Argument::cell_gradient], C, Order::output);
+        else if (has(Argument::cell_gradient))
+            block.state(abi::kLastCell, inputs_[Argument::cell_gradient], C);
         block.sequence(abi::kDelta, delta_, G, Order::source);
         block.sequence(abi::kRecurrentDelta, recurrent_delta_, only_candidate_ ? 1 : G, Order::source);
         if (only_candidate_) block.share_slots(abi::kRecurrentDelta);  // the candidate's is stored last

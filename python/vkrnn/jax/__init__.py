@@ -126,8 +126,7 @@ def lstm(
     -------
     LSTMOutputs
         ``output``, [T, N, H], bidirectional [T, N, 2H], and with ``produce_cell`` also ``cell_output`` of the same
-        shape. They form a pytree. Gradients go through the last step of each direction of ``cell_output``; those
-        through another step are an error when the program runs.
+        shape. They form a pytree.
 
     {raises}
     """
@@ -225,6 +224,10 @@ def _differentiate(call: Call, kept: tuple[Arrays, Arrays], above: Arrays) -> tu
     zeros = {"source_gradient": jnp.zeros(output.shape, output.dtype)}  # where the output takes no part
     names = {"output": "source_gradient", "cell_output": "cell_gradient"}
     own = {names[name]: gradient for name, gradient in above.items() if not isinstance(gradient, SymbolicZero)}
+    one_step = not isinstance(output.shape[0], int) or output.shape[0] == 1  # a symbolic size may be 1
+    if "cell_gradient" in own and "lengths" in given and one_step:
+        # Else a row without steps would pass it on to its initial cell.
+        own["cell_gradient"] = jnp.where((given["lengths"] > 0)[:, jnp.newaxis], own["cell_gradient"], 0)
     cell = _CELLS[call.cell]
     wanted = {name: given[name] for name in cell.gradient_order if name in given}
     backward = replace(call, function=cell.gradients_name)

@@ -103,11 +103,10 @@ def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: b
     If `anywhere`, the call runs where the program's arrays are in the process that runs it: on a CPU device, or on the
     shared device of a GPU. Otherwise it runs on the call's device.
     """
-    taken = [*names, "other_cells"] if "cell_gradient" in names else list(names)
     attributes: dict[str, Any] = {
         "cell": call.cell,
         "gradients": np.bool_(call.gradients),
-        "arguments": ",".join(taken),
+        "arguments": ",".join(names),
         "results": ",".join(name for name, _ in results),
         "descriptor": {
             field.name: _attribute(getattr(call.descriptor, field.name)) for field in fields(call.descriptor)
@@ -129,32 +128,13 @@ def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: b
                 )
                 for _, kind in results
             ]
-            if "cell_gradient" in arrays:
-                arrays = {**arrays, **_last_cells(call, arrays["cell_gradient"], arrays.get("lengths"))}
-            found = jax.ffi.ffi_call(TARGET, kinds)(*(arrays[name] for name in taken), **attributes)
+            found = jax.ffi.ffi_call(TARGET, kinds)(*(arrays[name] for name in names), **attributes)
             return {name: array for (name, _), array in zip(results, found, strict=True)}
 
         found = compute_examples(one, given, as_rows=not call.gradients, loop=jax.lax.map, numpy=jnp)
         return [found[name] for name, _ in results]
 
     return caller
-
-
-def _last_cells(call: Call, gradient: jax.Array, lengths: jax.Array | None) -> dict[str, jax.Array]:
-    """Return the gradients of the cells after each direction's last step, and whether there are others.
-
-    The handler cannot compute this where the gradients are.
-    """
-    T, N, width = gradient.shape
-    D = 2 if call.descriptor.bidirectional else 1
-    each = gradient.reshape(T, N, D, width // D)
-    steps = jnp.arange(T).reshape(T, 1)
-    end = jnp.full(N, T) if lengths is None else lengths.astype(steps.dtype)
-    within = (steps < end)[:, :, None]
-    is_last = within & jnp.stack([steps == end - 1, jnp.broadcast_to(steps == 0, (T, N))][:D], axis=2)
-    others = (each != 0) & (within & ~is_last)[..., None]
-    last = jnp.where(is_last[..., None], each, 0).sum(0, dtype=each.dtype)
-    return {"cell_gradient": last.reshape(N, width), "other_cells": others.any().astype(jnp.uint8)}
 
 
 def _attribute(value: float) -> np.generic:

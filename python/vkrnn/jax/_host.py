@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn._calls import run
-from vkrnn._last_cells import last_cells
 from vkrnn.devices import Device
 from vkrnn.jax._examples import compute_examples
 from vkrnn.precision import Precision, fp32_precision
@@ -62,10 +61,5 @@ def _loop(function: Callable[[Mapping[str, Array]], dict[str, Array]], arrays: M
 
 def _compute_one(call: Call, given: Mapping[str, Array]) -> dict[str, Array]:
     arguments = {**given, "descriptor": call.descriptor, "device": call.device}
-    if "cell_gradient" in arguments:
-        directions = 2 if call.descriptor.bidirectional else 1
-        arguments["cell_gradient"] = last_cells(
-            arguments["cell_gradient"], directions, arguments.get("lengths"), "[vkrnn.jax.lstm]"
-        )
     with fp32_precision(call.float32):
         return run(Results, call.function, arguments)._asdict()

@@ -168,6 +168,15 @@ class Layout:
         split: Array = array.reshape(self.N, self.D, self.H).swapaxes(0, 1)
         return split
 
+    def last_or_each(self, name: str, values: ArrayLike | None) -> Array:
+        """[T, N, DH], or what `state` takes, which belongs to the last step, -> [D, T, N, H]."""
+        if values is not None:
+            values = self.check(name, as_double(values), "N DH", "1 N DH", "T N DH")
+            if values.shape == (self.T, self.N, self.D * self.H):
+                return self.state_steps(values)
+        last = self.state(name, values)[:, np.newaxis]
+        return np.concatenate([np.zeros((self.D, self.T - 1, self.N, self.H)), last], axis=1)
+
     def mask(self, values: ArrayLike | None) -> Array:
         """Anything that broadcasts to [T, N, DH], or nothing -> [D, T, N, H]."""
         array = np.ones(()) if values is None else as_double(values)

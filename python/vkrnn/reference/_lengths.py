@@ -42,7 +42,9 @@ def run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -
         if length == 0:
             for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
                 if state in results and last in zeros:
-                    results[state][..., rows, :] = _cut(np.asarray(given[last]), length, rows)
+                    upstream = _cut(np.asarray(given[last]), length, rows)
+                    if len(upstream) > 0:  # not those of all steps
+                        results[state][..., rows, :] = upstream
             continue
         cut = {name: _cut(np.asarray(given[name]), length, rows) for name in zeros if name in _BATCHED}
         for name, part in function(**given | cut)._asdict().items():

@@ -79,9 +79,10 @@ def _backward(
     c0: Array,
     source_gradient: Array,
     dh: Array,
-    dc: Array,
+    cell_gradient: Array,
 ) -> tuple[Array, Array, Array, Array, Array]:
     i, f, z, o = state.swapaxes(0, 1)
+    dc = np.zeros_like(c0)
     y = cell.g.of(c)
     c_before = before(c0, c)
     h_before = before(h0, o * y)
@@ -92,7 +93,7 @@ def _backward(
     for k in reversed(range(len(c))):
         G = source_gradient[k] + dh
         d_o = G * y[k] * cell.o.slope(o[k])
-        dC = dc + G * o[k] * cell.g.slope(y[k])
+        dC = dc + cell_gradient[k] + G * o[k] * cell.g.slope(y[k])
         if cell.output_peephole_new_cell:
             dC = dC + p_o * d_o
         delta[k] = (
@@ -255,9 +256,12 @@ def lstm_gradients(
         As the forward call returned it.
     cell_output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
         ``cell_output`` as the forward call returned it.
-    state_gradient, cell_gradient : array_like, [N, H], bidirectional [N, 2H], optional
-        Gradients with respect to the state and the cell after each direction's last step, zeros by default;
-        [1, N, DH] is accepted too.
+    state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
+        Gradient with respect to the state after each direction's last step, zeros by default; [1, N, DH] is accepted
+        too.
+    cell_gradient : array_like, [N, H] or [T, N, H], bidirectional [N, 2H] or [T, N, 2H], optional
+        Gradient with respect to the cell after each direction's last step, or with respect to all cells, row by row as
+        ``cell_output`` came; zeros by default. [1, N, DH] is accepted too.
 
     Returns
     -------
@@ -274,17 +278,18 @@ def lstm_gradients(
 
     Notes
     -----
-    From the last step to the first, dh and dc starting as `state_gradient` and `cell_gradient`, with
-    y = activation(c[t]) and each gate's activation' written through the gate::
+    From the last step to the first, dh starting as `state_gradient` and dc as zeros, with y = activation(c[t]) and each
+    gate's activation' written through the gate::
 
         G    = source_gradient[t] + dh
-        dC   = dc + G * o * activation'(y)
+        dC   = dc + cell_gradient[t] + G * o * activation'(y)
         d_i  = dC * z * i'     d_f = dC * c[t-1] * f'     d_z = dC * i * z'     d_o = G * y * o'
         dc   = dC * f + sum over the gates of p_a * d_a
         dh   = (sum over the gates of d_a R_a) * m[t]
 
-    and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dp = sum d * c[t-1],
-    dR = sum d^T (m * h[t-1]), dInitState = the last dh, dInitCell = the last dc.
+    where a `cell_gradient` of the last step is zero in the others, and from all steps together: dSource = d W,
+    dW = sum d^T x, db = sum d, dp = sum d * c[t-1], dR = sum d^T (m * h[t-1]), dInitState = the last dh,
+    dInitCell = the last dc.
 
     With ``output_peephole_new_cell``, dC has p_o * d_o as one more term, dc has it no longer, and dp_o is
     sum d_o * c[t]. With ``clip``, a gate's derivative is 0 where its sum was clamped.
@@ -307,7 +312,7 @@ def lstm_gradients(
         layout.state("init_cell", init_cell),
         layout.sequence("source_gradient", source_gradient),
         layout.state("state_gradient", state_gradient),
-        layout.state("cell_gradient", cell_gradient),
+        layout.last_or_each("cell_gradient", cell_gradient),
         strict=True,
     )
     delta, dR, dp, dh, dc = zip(*(_backward(cell, *parts) for parts in directions), strict=True)

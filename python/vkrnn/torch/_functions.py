@@ -96,9 +96,7 @@ def lstm(
     -------
     LSTMOutputs
         ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` in the descriptor
-        ``cell_output`` of the same shape; with ``training`` also ``z_state``, which has no gradient. Gradients go
-        through the last step of each direction of ``cell_output``; those through another step are a
-        NotImplementedError.
+        ``cell_output`` of the same shape; with ``training`` also ``z_state``, which has no gradient.
 
     {raises}
 

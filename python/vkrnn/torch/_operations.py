@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core, descriptors
-from vkrnn._last_cells import last_cells
-from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation
 from vkrnn.torch._autograd import (
     ReverseModeOnly,
@@ -27,7 +25,7 @@ from vkrnn.torch._autograd import (
     saved_bias,
 )
 from vkrnn.torch._calls import call
-from vkrnn.torch._cuda_calls import keep_until_read, on_device
+from vkrnn.torch._cuda_calls import keep_until_read
 from vkrnn.torch._ops import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 
@@ -172,33 +170,12 @@ def _compute_backward(
     if cell_output is not None:
         given["cell_output_fwd"] = cell_output
     if d_cells is not None:
-        if lengths is not None:
-            given["lengths"] = lengths = lengths.cpu()
-        last = _last_cells(d_cells, D, lengths) if d_cells.is_cuda else None
-        if last is None:
-            ends = None if lengths is None else to_array(lengths)
-            last = to_tensor(last_cells(to_array(d_cells.cpu()), D, ends, f"[vkrnn.torch.{cell}]"))
-        given["cell_gradient"] = last.to(source.device)
+        if lengths is not None and len(source) == 1:  # else a row without steps would pass it on to its initial cell
+            d_cells = d_cells.masked_fill((lengths == 0).to(d_cells.device).unsqueeze(1), 0)
+        given["cell_gradient"] = d_cells
     found = call(CELLS[cell].gradients_name, given, how)
     gradients = [found[name] if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
     return tuple(gradients)
-
-
-def _last_cells(gradient: Tensor, D: int, lengths: Tensor | None) -> Tensor | None:
-    """Return what `last_cells` does; None if there are gradients of other steps. One number is copied to the host."""
-    T, N, width = gradient.shape
-    each = gradient.reshape(T, N, D, width // D)
-    rows, steps = (torch.arange(count, device=gradient.device) for count in (N, T))
-    count = torch.full_like(rows, T) if lengths is None else on_device(lengths, gradient.device)
-    others = (steps.unsqueeze(1) < count).unsqueeze(2).repeat(1, 1, D)
-    ends = (count - 1).clamp(min=0)
-    others[ends, rows, 0] = False
-    both = [each[ends, rows, 0]]
-    if D == 2:  # the second direction ends at the first step
-        others[0, :, 1] = False
-        both.append(each[0, :, 1])
-    last = torch.cat(both, dim=1).masked_fill((count == 0).unsqueeze(1), 0)
-    return None if bool(((each != 0) & others.unsqueeze(3)).any()) else last
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:

@@ -14,6 +14,8 @@ CONSTANT bool needs_hidden = false;
 #endif
 CONSTANT bool needs_cell = CELL_STATES > 1;
 INLINE bool needs(const uint state) { return state > 0 ? needs_cell : needs_hidden; }
+// Whether a state has an upstream gradient at every step.
+INLINE bool adds(const uint state) { return state == 0 || has_upstream_cell != 0; }
 #ifdef CELL_SCALE
 CONSTANT bool other_delta = scales_product != 0;   // the recurrent deltas differ from the gates' deltas
 #else
@@ -21,17 +23,17 @@ CONSTANT bool other_delta = false;
 #endif
 
 // All inputs of a step besides the gradient from the later step, fetched `turns` steps ahead.
-Loaded kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
-Loaded mask_ahead[turns][cells], q_ahead[turns][cells];
-Address training_at[cells], upstream_at[cells], product_at[cells];   // at the step to load next
+Loaded kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES];
+Loaded upstream_ahead[turns][cells][CELL_STATES], mask_ahead[turns][cells], q_ahead[turns][cells];
+Address training_at[cells], upstream_at[cells], upstream_cell_at[cells], product_at[cells];   // at the step to load next
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
 Address mask_at[cells];                                           // one step later
 // After step 1, hidden_at and cell_at point to the initial states, which must have the same type as the other states.
-int training_step, upstream_step, product_step, hidden_step, state_step, mask_step;
+int training_step, upstream_step, upstream_cell_step, product_step, hidden_step, state_step, mask_step;
 // Distances in bytes between slots. init_slot belongs to the initial cell states, state_slot to the states to load
 // next.
-uint training_slot, init_slot, state_slot[cells];
+uint training_slot, upstream_cell_slot, init_slot, state_slot[cells];
 
 // What a step writes.
 Real carry[cells][CELL_STATES], after[cells][CELL_STATES], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
@@ -42,13 +44,14 @@ uint delta_slot, recurrent_delta_slot;
 Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
 // The inputs of the step, converted.
-Real saved[cells][CELL_GATES], before[cells][CELL_STATES], upstream[cells], q[cells], mask[cells];
+Real saved[cells][CELL_GATES], before[cells][CELL_STATES], upstream[cells][CELL_STATES], q[cells], mask[cells];
 
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
     uint d = place.direction;
     training_step = step_bytes(p, kTrainingState, d);
     upstream_step = step_bytes(p, kUpstream, d);
+    upstream_cell_step = has_upstream_cell != 0 ? step_bytes(p, kUpstreamCell, d) : 0;
     delta_step = step_bytes(p, kDelta, d);
     product_step = other_delta ? step_bytes(p, kProduct, d) : 0;
     hidden_step = needs_hidden ? step_bytes(p, kHidden, d) : 0;
@@ -56,6 +59,7 @@ INLINE void set_steps(Params p, Place place) {
     mask_step = has_mask != 0 ? step_bytes(p, kMask, d) : 0;
     recurrent_delta_step = other_delta ? step_bytes(p, kRecurrentDelta, d) : 0;
     training_slot = slot_bytes(p, kTrainingState);
+    upstream_cell_slot = has_upstream_cell != 0 ? slot_bytes(p, kUpstreamCell) : 0;
     init_slot = needs_cell ? slot_bytes(p, kInitCell) : 0;
     delta_slot = slot_bytes(p, kDelta);
     recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
@@ -68,8 +72,14 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
         kept_ahead[turn][cell][g] = fetch_tensor(kTrainingState, gate_at(training_at[cell], g, training_slot), 0);
     move(training_at[cell], -training_step, moves);
-    upstream_ahead[turn][cell] = fetch_tensor(kUpstream, upstream_at[cell], 0);
+    upstream_ahead[turn][cell][0] = fetch_tensor(kUpstream, upstream_at[cell], 0);
     move(upstream_at[cell], -upstream_step, moves);
+    if (has_upstream_cell != 0) {
+        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+            upstream_ahead[turn][cell][s] =
+                fetch_tensor(kUpstreamCell, state_at(upstream_cell_at[cell], s, upstream_cell_slot), 0);
+        move(upstream_cell_at[cell], -upstream_cell_step, moves);
+    }
     if (needs_hidden) {
         before_ahead[turn][cell][0] = fetch_tensor(kHidden, hidden_at[cell], 0);
         move(hidden_at[cell], -hidden_step, 1 < step && step <= ends[cell]);
@@ -99,7 +109,8 @@ INLINE void take_inputs(const uint turn, const uint cell) {
     UNROLL for (uint g = 0; g < CELL_GATES; ++g) saved[cell][g] = value_of(kTrainingState, kept_ahead[turn][cell][g]);
     UNROLL for (uint s = 0; s < CELL_STATES; ++s)
         before[cell][s] = needs(s) ? value_of(s > 0 ? kCell : kHidden, before_ahead[turn][cell][s]) : 0.0f;
-    upstream[cell] = value_of(kUpstream, upstream_ahead[turn][cell]);
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+        upstream[cell][s] = adds(s) ? value_of(s > 0 ? kUpstreamCell : kUpstream, upstream_ahead[turn][cell][s]) : 0.0f;
     q[cell] = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
     mask[cell] = mask_of(mask_ahead[turn][cell]);
 }
@@ -119,6 +130,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = value_of(kVectors, fetch_vector(p, e, i));
     training_at[cell] = cell_address(p, kTrainingState, e, step, end);
     upstream_at[cell] = cell_address(p, kUpstream, e, step, end);
+    if (has_upstream_cell != 0) upstream_cell_at[cell] = cell_address(p, kUpstreamCell, e, step, end);
     delta_at[cell] = cell_address(p, kDelta, e, step, end);
     if (has_mask != 0) mask_at[cell] = cell_address(p, kMask, e, step + 1, end);
     if (needs_hidden) {
@@ -162,8 +174,8 @@ INLINE void form_cell(Place place, uint H, const uint turn, const uint cell, int
         UNROLL for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = up[s];
         return;
     }
-    up[0] += upstream[cell];
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) {
+        if (adds(s)) up[s] += upstream[cell][s];
         states[s] = needs(s) ? after[cell][s] : 0.0f;
         after[cell][s] = before[cell][s];
     }

@@ -103,9 +103,9 @@ private:
 template <class C, class T>
 class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::cell_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_, Base::position, Base::previous,
-        Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_, Base::W,
-        Base::work_;
+    using Base::cell_, Base::has_upstream_cell_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_,
+        Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_,
+        Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -225,6 +225,7 @@ private:
             at.cell = row(abi::kCell, k, n);
             at.carry_cell = row(abi::kCarryCell, 0, n);
             at.cell_down = last ? row(abi::kLastCell, 0, n) : at.carry_cell;
+            if (has_upstream_cell_) at.upstream_cell = row(abi::kUpstreamCell, k, n);
         }
         at.training_slot = views_[abi::kTrainingState].slot;
         at.vectors_slot = views_[abi::kVectors].slot;
@@ -232,6 +233,7 @@ private:
         at.cell_slot = views_[abi::kCell].slot;
         at.down_slot = views_[last ? abi::kLastCell : abi::kCarryCell].slot;
         at.carry_slot = views_[abi::kCarryCell].slot;
+        at.upstream_cell_slot = views_[abi::kUpstreamCell].slot;
         at.delta_slot = views_[abi::kDelta].slot;
         at.recurrent_delta_slot = views_[abi::kRecurrentDelta].slot;
         at.scales_product = scales_product_;

@@ -94,6 +94,7 @@ public:
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
           has_lengths_(work.has_lengths != 0),
+          has_upstream_cell_(constants[abi::kHasUpstreamCell] != 0),
           scales_product_(constants[abi::kScalesProduct] != 0),
           two_phases_(work.two_phases != 0),
           keep_(constants[abi::kKeep]),
@@ -274,7 +275,7 @@ protected:
     C cell_;
     Member& member_;
     const std::int64_t steps_, batch_, units_, vectors_;
-    const bool has_mask_, has_lengths_, scales_product_, two_phases_;
+    const bool has_mask_, has_lengths_, has_upstream_cell_, scales_product_, two_phases_;
     const abi::uint keep_;  // see abi::kKeep
     const LiveRows live_;
     std::int64_t slot_[kGates];

@@ -74,12 +74,14 @@ HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t
 }
 
 // The same for a backward step. `down` is the gradient of the cell states from the later step, `carry` that for the
-// earlier one.
+// earlier one. `upstream_cell` is null unless the cell states have gradients at every step.
 template <class T>
 struct BackwardRow {
-    const T *upstream, *training_state, *vectors, *hidden_before, *cell_before, *cell, *cell_down, *product, *operand;
+    const T *upstream, *upstream_cell, *training_state, *vectors, *hidden_before, *cell_before, *cell, *cell_down,
+        *product, *operand;
     T *delta, *recurrent_delta, *carry_hidden, *carry_cell;
     Stride training_slot, vectors_slot, before_slot, cell_slot, down_slot, carry_slot, delta_slot, recurrent_delta_slot;
+    Stride upstream_cell_slot;
     bool scales_product;
 };
 
@@ -98,6 +100,8 @@ HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::i
         if (row.scales_product) q = units.load(row.product + j);
     for (int s = 1; s < kStates; ++s) {
         up[s] = units.load(row.cell_down + (s - 1) * row.down_slot + j);
+        if (row.upstream_cell != nullptr)
+            up[s] = up[s] + units.load(row.upstream_cell + (s - 1) * row.upstream_cell_slot + j);
         before[s] = units.load(row.cell_before + (s - 1) * row.before_slot + j);
         after[s] = units.load(row.cell + (s - 1) * row.cell_slot + j);
     }
