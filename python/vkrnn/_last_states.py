@@ -13,12 +13,16 @@ __all__ = ["Ends", "last_rows"]
 
 
 class Ends(NamedTuple):
-    """What decides where the sequences of a call end: the arguments of the call with these names, or None."""
+    """What decides where the sequences of a call end: the arguments of the call with these names, or None.
+
+    If `batch_first`, the sequences are [N, T, ...].
+    """
 
     bidirectional: bool
     lengths: Any
     init_state: Any
     init_cell: Any
+    batch_first: bool = False
 
 
 def last_rows(sequence: Any, ends: Ends, initial: Any) -> Any:
@@ -29,6 +33,8 @@ def last_rows(sequence: Any, ends: Ends, initial: Any) -> Any:
     if isinstance(sequence, Array):
         start = initial.numpy() if isinstance(initial, Array) else initial
         return asarray(last_rows(sequence.numpy(), ends, start), device=sequence.device)
+    if ends.batch_first:
+        sequence = sequence.swapaxes(0, 1)
     T, N, width = sequence.shape
     lengths = np.full(N, T) if ends.lengths is None else np.asarray(ends.lengths)
     last: npt.NDArray[Any] = sequence[lengths.astype(np.int64) - 1, np.arange(N)]

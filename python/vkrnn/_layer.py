@@ -65,8 +65,9 @@ class Layer:
         if given.get("mask") is not None:
             given["mask"] = swapped(given["mask"], f"{where} mask:")
         found = self.function(swapped(source, f"{where} source:"), **given)
-        kind, (function, names, arrays, reasons) = found.__reduce__()
-        return kind(function, names, [swapped(array, where) for array in arrays], reasons)
+        ends = found._ends and found._ends._replace(batch_first=True)  # noqa: SLF001 - for this package
+        arrays = [swapped(array, where) for array in found]
+        return type(found)._of(found._function, found._fields, arrays, found._reasons, ends)  # noqa: SLF001
 
     def __repr__(self) -> str:
         """Return names, shapes and the descriptor."""

@@ -212,6 +212,10 @@ def test_all_arrays_of_a_batch_first_layer(torch: Any) -> None:
     wanted = first(source.swapaxes(0, 1), mask=mask.swapaxes(0, 1), **more)
     assert list(found._asdict()) == ["output", "cell_output", "z_state"]
     assert all(np.array_equal(one.swapaxes(0, 1), other) for one, other in zip(found, wanted, strict=True))
+    assert np.array_equal(found.last_state, wanted.last_state)
+    assert np.array_equal(found.last_cell, wanted.last_cell)
+    resident = layer(vkrnn.asarray(source), mask=mask, **more)
+    assert np.array_equal(resident.last_state.numpy(), wanted.last_state)
     assert (
         repr(found)
         == "Results(lstm: output [4, 7, 5] float32, cell_output [4, 7, 5] float32, z_state [4, 7, 20] float32)"
