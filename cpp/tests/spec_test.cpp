@@ -229,7 +229,7 @@ TEST(SpecErrors, Arguments) {
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),
               "[lstm] recurrent_weight: expected an array, got none");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),
-              "[lstm_gradients] source_gradient: expected an array, got none");
+              "[lstm_gradients] z_state: expected an array, got none");
 }
 
 TEST(SpecErrors, Numbers) {

@@ -87,8 +87,9 @@ _PARAGRAPHS = {
             Where to run: a device, its position in `devices()`, or part of its name. `default_device()` if not given.
         """,
     "source_gradient": """
-        source_gradient : array, [T, N, H], bidirectional [T, N, 2H]
-            Gradient with respect to the output, in the order of its rows.
+        source_gradient : array or None, [T, N, H], bidirectional [T, N, 2H]
+            Gradient with respect to the output, in the order of its rows. None means zeros, for a loss on the last
+            states alone.
         """,
     "z_state": """
         z_state : array, [T, N, GH], bidirectional [T, N, DGH]

@@ -18,7 +18,7 @@ __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
 def single_gate_rnn_gradients(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
-    source_gradient: Tensor[A],
+    source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     *,
     state_gradient: Tensor[A] | None = None,
@@ -98,7 +98,7 @@ def single_gate_rnn_gradients(
 def lstm_gradients(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
-    source_gradient: Tensor[A],
+    source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     cell_output_fwd: Tensor[A],
     *,
@@ -195,7 +195,7 @@ def lstm_gradients(
 def gru_gradients(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
-    source_gradient: Tensor[A],
+    source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     output_fwd: Tensor[A],
     *,

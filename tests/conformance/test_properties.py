@@ -68,7 +68,9 @@ def numbers(case: Case) -> tuple[Arrays, Arrays]:
 def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], **changes: Any) -> Arrays:
     """Return all results of a call and of its gradients on the device, by name."""
     descriptor = case.descriptor(**{**changes, "training": True})
-    arrays, upstream = ({k: np.asarray(v, np.float32) for k, v in given_.items()} for given_ in (arrays, upstream))
+    arrays, upstream = (
+        {k: v if v is None else np.asarray(v, np.float32) for k, v in given_.items()} for given_ in (arrays, upstream)
+    )
     forward = getattr(vkrnn, case.cell)(**arrays, descriptor=descriptor)
     saved = {k: v for k, v in gradient_inputs(case, forward).items() if not k.endswith("gradient")}
     gradients = getattr(vkrnn, f"{case.cell}_gradients")(**arrays, **upstream, **saved, descriptor=descriptor)
@@ -143,6 +145,16 @@ def test_absent_arguments_have_neutral_values(case: Case) -> None:
         (upstream if name in UPSTREAM[case.cell] else arrays)[name] = fill.get(name, np.zeros)(full.shape(name))
     got = run(full, arrays, upstream)
     assert_close({name: array for name, array in got.items() if name in wanted}, wanted)
+
+
+@given(calls())
+@quick
+def test_an_absent_source_gradient_is_zeros(case: Case) -> None:
+    """The loss then depends on the last states alone."""
+    arrays, upstream = numbers(case)
+    zeros = upstream | {"source_gradient": np.zeros_like(upstream["source_gradient"])}
+    absent: Any = upstream | {"source_gradient": None}
+    assert_close(run(case, arrays, absent), run(case, arrays, zeros))
 
 
 @given(calls(), st.randoms(use_true_random=False))

@@ -16,7 +16,6 @@ namespace vkrnn {
 struct NetworkSpec {
     std::vector<Spec> layers;
     std::vector<bool> between{};  // by layer: whether a mask multiplies its output before the next layer reads it
-    bool upstream = true;         // of a gradient call: whether there is a gradient of the last layer's output
     auto operator<=>(const NetworkSpec&) const = default;
 };
 

@@ -115,7 +115,7 @@ NetworkSpec Network::forward_spec(const NetworkArguments& arguments) const {
 }
 
 NetworkSpec Network::gradient_spec(const NetworkSpec& forward, const NetworkUpstream& upstream) const {
-    NetworkSpec made{{}, forward.between, upstream.source_gradient.has_value()};
+    NetworkSpec made{{}, forward.between};
     for (std::size_t l = 0; l < layers_.size(); ++l) {
         const Spec& spec = forward.layers.at(l);
         Arguments given = upstream.layers.at(l);
@@ -123,7 +123,7 @@ NetworkSpec Network::gradient_spec(const NetworkSpec& forward, const NetworkUpst
         for (const Argument argument : {source, init_state, init_cell, mask})
             if (spec.has(argument)) add(argument, shape_of(spec, argument));
         if (spec.has(lengths)) given[lengths] = {"int32", {spec.N}, {}};
-        add(source_gradient, shape_of(spec, Output::output));
+        if (l + 1 < layers_.size() || upstream.source_gradient) add(source_gradient, shape_of(spec, Output::output));
         for (const Parameter& parameter : spec.cell().gradients) {
             if (parameter.argument == z_state) add(z_state, shape_of(spec, Output::z_state));
             if (parameter.argument == cell_output_fwd) add(cell_output_fwd, shape_of(spec, Output::cell_output));

@@ -70,7 +70,8 @@ private:
     StepBlock step_block() const {
         StepBlock block(builder_);
         inputs_.set(block);
-        block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
+        if (has(Argument::source_gradient))
+            block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
         block.sequence(abi::kTrainingState, inputs_[Argument::z_state], G, Order::output);
         if (has(Argument::output_fwd)) block.sequence(abi::kHidden, inputs_[Argument::output_fwd], 1, Order::output);
         if (has(Argument::cell_output_fwd))

@@ -47,12 +47,12 @@ public:
     }
 
     NetworkPlan gradients() {
-        std::size_t upstream = add_upstream();
+        std::size_t upstream = kNoBuffer;  // what the layer above has written
         for (std::size_t l = last_ + 1; l-- > 0;) {
             const Spec& layer = spec_.layers[l];
             const auto part = plan_of_(layer);
             Links links = link_inputs(*part, l);
-            links[input_of(*part, Argument::source_gradient)] = upstream;
+            if (l < last_) links[input_of(*part, Argument::source_gradient)] = upstream;
             if (l > 0) {
                 const std::size_t below = input({l - 1, Output::output}, shape_bytes(l - 1));
                 links[input_of(*part, Argument::source)] = has_between(l - 1) ? masked(below, l - 1) : below;
@@ -118,7 +118,8 @@ private:
         Links links;
         for (const auto& [argument, buffer] : part.inputs) {
             const std::uint64_t bytes = part.buffers[buffer].bytes;
-            const bool is_linked = (argument == Argument::source && layer > 0) || argument == Argument::source_gradient;
+            const bool is_linked =
+                (argument == Argument::source && layer > 0) || (argument == Argument::source_gradient && layer < last_);
             if (!is_linked) links[buffer] = input(tensor_of(argument, layer), bytes);
         }
         return links;
@@ -132,13 +133,6 @@ private:
             case Argument::output_fwd: return {layer, Output::output};
             default: return {layer, argument};
         }
-    }
-
-    std::size_t add_upstream() {
-        if (spec_.upstream) return input({last_, Argument::source_gradient}, shape_bytes(last_));
-        plan_.buffers.push_back({"zeros in place of source_gradient", Role::scratch, shape_bytes(last_)});
-        plan_.steps.emplace_back(Clear{plan_.buffers.size() - 1});
-        return plan_.buffers.size() - 1;
     }
 
     // Adds the product of a layer's output, or of its gradient, with the mask above the layer. Returns its buffer.

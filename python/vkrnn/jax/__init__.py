@@ -221,7 +221,6 @@ def _call_and_keep(call: Call, given: Arrays) -> tuple[dict[str, Any], tuple[Arr
 def _differentiate(call: Call, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
     given, results = kept
     output = above["output"]
-    zeros = {"source_gradient": jnp.zeros(output.shape, output.dtype)}  # where the output takes no part
     names = {"output": "source_gradient", "cell_output": "cell_gradient"}
     own = {names[name]: gradient for name, gradient in above.items() if not isinstance(gradient, SymbolicZero)}
     one_step = not isinstance(output.shape[0], int) or output.shape[0] == 1  # a symbolic size may be 1
@@ -231,7 +230,7 @@ def _differentiate(call: Call, kept: tuple[Arrays, Arrays], above: Arrays) -> tu
     cell = _CELLS[call.cell]
     wanted = {name: given[name] for name in cell.gradient_order if name in given}
     backward = replace(call, function=cell.gradients_name)
-    found = bind(backward, {**given, **results, **zeros, **own}, wanted)
+    found = bind(backward, {**given, **results, **own}, wanted)
     return ({name: found.get(name) for name in given},)  # None is no gradient: mask, lengths
 
 

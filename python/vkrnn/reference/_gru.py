@@ -217,7 +217,7 @@ def gru(
 def gru_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
-    source_gradient: ArrayLike,
+    source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     output_fwd: ArrayLike,
     *,
@@ -240,8 +240,8 @@ def gru_gradients(
     ----------
     source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, descriptor, name
         What the forward call was given; the descriptor's ``training`` has no effect here.
-    source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
-        Gradient with respect to the output, row by row as the output came.
+    source_gradient : array_like or None, [T, N, H], bidirectional [T, N, 2H]
+        Gradient with respect to the output, row by row as the output came. None means zeros.
     z_state : array_like, [T, N, 3H], bidirectional [T, N, 6H]
         As the forward call returned it.
     output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
@@ -294,7 +294,7 @@ def gru_gradients(
         layout.secondary_bias(secondary_bias),
         layout.mask(mask),
         layout.state("init_state", init_state),
-        layout.sequence("source_gradient", source_gradient),
+        layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
         strict=True,
     )

@@ -192,6 +192,12 @@ class Layout:
         """[T, N, DH] -> [D, T, N, H]."""
         return self.state_steps(self.check(name, as_double(values), "T N DH"))
 
+    def upstream(self, values: ArrayLike | None) -> Array:
+        """Return the gradient with respect to the output, zeros if it is None, as `sequence` does."""
+        return self.sequence(
+            "source_gradient", np.zeros((self.T, self.N, self.D * self.H)) if values is None else values
+        )
+
     def z_state(self, values: ArrayLike) -> Array:
         """[T, N, DGH] -> [D, T, G, N, H]."""
         return self.gate_steps(self.check("z_state", as_double(values), "T N DGH"), of_source=False)

@@ -224,7 +224,7 @@ def lstm(
 def lstm_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
-    source_gradient: ArrayLike,
+    source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     cell_output_fwd: ArrayLike,
     *,
@@ -250,8 +250,8 @@ def lstm_gradients(
     ----------
     source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, descriptor, name
         What the forward call was given; ``training`` and ``produce_cell`` have no effect here.
-    source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
-        Gradient with respect to the output, row by row as the output came.
+    source_gradient : array_like or None, [T, N, H], bidirectional [T, N, 2H]
+        Gradient with respect to the output, row by row as the output came. None means zeros.
     z_state : array_like, [T, N, 4H], bidirectional [T, N, 8H]
         As the forward call returned it.
     cell_output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
@@ -310,7 +310,7 @@ def lstm_gradients(
         layout.mask(mask),
         layout.state("init_state", init_state),
         layout.state("init_cell", init_cell),
-        layout.sequence("source_gradient", source_gradient),
+        layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
         layout.last_or_each("cell_gradient", cell_gradient),
         strict=True,

@@ -143,7 +143,7 @@ def single_gate_rnn(
 def single_gate_rnn_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
-    source_gradient: ArrayLike,
+    source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     *,
     state_gradient: ArrayLike | None = None,
@@ -164,8 +164,8 @@ def single_gate_rnn_gradients(
     ----------
     source, recurrent_weight, input_weight, bias, init_state, mask, lengths, descriptor, name
         What the forward call was given; the descriptor's ``training`` has no effect here.
-    source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
-        Gradient with respect to the output, row by row as the output came.
+    source_gradient : array_like or None, [T, N, H], bidirectional [T, N, 2H]
+        Gradient with respect to the output, row by row as the output came. None means zeros.
     z_state : array_like, [T, N, H], bidirectional [T, N, 2H]
         As the forward call returned it.
     state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
@@ -207,7 +207,7 @@ def single_gate_rnn_gradients(
         layout.recurrent(weight),
         layout.mask(mask),
         layout.state("init_state", init_state),
-        layout.sequence("source_gradient", source_gradient),
+        layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
         strict=True,
     )

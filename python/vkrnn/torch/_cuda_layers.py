@@ -64,7 +64,7 @@ def forward_on_cuda(
 def backward_on_cuda(
     function: str,
     how: Any,
-    above: tuple[Tensor, Tensor | None, Tensor | None],
+    above: tuple[Tensor | None, Tensor | None, Tensor | None],
     kept: dict[str, Tensor],
     given: Operands,
 ) -> list[Tensor | None]:
@@ -82,7 +82,7 @@ def backward_on_cuda(
 def backward_call(
     function: str,
     how: Any,
-    above: tuple[Tensor, Tensor | None, Tensor | None],
+    above: tuple[Tensor | None, Tensor | None, Tensor | None],
     kept: dict[str, Tensor],
     given: Operands,
 ) -> InPlaceCall:
@@ -91,7 +91,8 @@ def backward_call(
     state = source.shape[1], given.weight_hh.shape[1]
     d_output, d_h_n, d_c_n = above
     call = _begin(function, given)
-    call.give("source_gradient", d_output)
+    if d_output is not None:
+        call.give("source_gradient", d_output)
     for name, tensor in kept.items():
         call.give(name, tensor)
     if d_h_n is not None:

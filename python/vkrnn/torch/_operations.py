@@ -162,9 +162,9 @@ def _compute_backward(
     if source.is_cuda:
         keep_until_read(*(tensor for name, tensor in given.items() if name != "lengths"))
     how = _with(cell, options, training=False)
-    D = 2 if how.bidirectional else 1
-    above = source.new_zeros(*source.shape[:2], D * recurrent_weight.shape[-1]) if d_output is None else d_output
-    given |= {"source_gradient": above, "z_state": z_state}
+    given["z_state"] = z_state
+    if d_output is not None:
+        given["source_gradient"] = d_output
     if output is not None:
         given["output_fwd"] = output
     if cell_output is not None:

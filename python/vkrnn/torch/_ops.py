@@ -113,17 +113,16 @@ def compute_layer_backward(
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
     if source.is_cuda:
         keep_until_read(source, *weights, h_0, c_0, mask)
-    above = z_state.new_zeros(*z_state.shape[:-1], D * H) if d_output is None else d_output
     kept = {"z_state": z_state}
     if name in ("LSTM", "GRU"):
         kept["cell_output_fwd" if name == "LSTM" else "output_fwd"] = states
     if _is_short(source, D, lengths):
         function = FORWARD[name].__name__ + "_gradients"
-        all_above, operands = (above, d_h_n, d_c_n), Operands(source, *weights, h_0, c_0, mask)
+        all_above, operands = (d_output, d_h_n, d_c_n), Operands(source, *weights, h_0, c_0, mask)
         gradients = None if repeated is None else repeated.differentiate(all_above, kept, operands)
         return gradients or backward_on_cuda(function, how, all_above, kept, operands)
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths, gradients=True)
-    given |= {"source_gradient": above, **kept}
+    given |= {"source_gradient": d_output, **kept}
     if d_h_n is not None:
         given["state_gradient"] = _side_by_side(d_h_n)
     if d_c_n is not None:

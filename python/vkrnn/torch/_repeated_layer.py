@@ -101,7 +101,7 @@ class RepeatedLayer:
         submit(self._core, source, addresses, results, after, biases)
 
     def differentiate(
-        self, above: tuple[Tensor, Tensor | None, Tensor | None], kept: dict[str, Tensor], given: Operands
+        self, above: tuple[Tensor | None, Tensor | None, Tensor | None], kept: dict[str, Tensor], given: Operands
     ) -> list[Tensor | None] | None:
         """Compute the gradients. Return what `backward_on_cuda` returns, or None if the weights have moved."""
         if [place(each) for each in given[1:6]] != self._places:
