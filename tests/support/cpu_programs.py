@@ -36,6 +36,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def shared_case(cell: str, kind: str, sizes: tuple[int, int, int, int]) -> Case:
-    """Return a case with every argument."""
+    """Return a case with every argument that has an effect."""
     options = KINDS[kind] | ({"activation": "tanh"} if cell == "single_gate_rnn" else {})
-    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
+    without = set() if options.get("reset_after") else {"secondary_bias"}
+    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - without)
