@@ -207,6 +207,7 @@ TEST(Threads, TheirNumberChangesNoBitOfASingleRow) {
 // When other programs occupy the processors, calls lose time at barriers, and a team splits up in the middle of a loop.
 TEST(Threads, ContentionChangesNoBit) {
     const test::PollsAlways polls_always;
+    pool_contention.end();
     const test::FakeClock clock;  // other programs take no time, so that teams do not split up for them
     const bool may_split = [] {
         const Threads allowed(3);
