@@ -86,18 +86,18 @@ def test_one_step(library: str) -> None:
     descriptor, lengths = vkrnn.LSTMDescriptor(training=True, produce_cell=True), np.array([1, 0], np.int32)
     if library == "torch":
         torch = require("torch")
-        import vkrnn.torch  # noqa: PLC0415
+        from vkrnn.torch import lstm  # noqa: PLC0415
 
         cell = torch.from_numpy(first).requires_grad_()
         given = torch.from_numpy(source), torch.from_numpy(weight)
-        results = vkrnn.torch.lstm(*given, init_cell=cell, lengths=torch.from_numpy(lengths), descriptor=descriptor)
+        results = lstm(*given, init_cell=cell, lengths=torch.from_numpy(lengths), descriptor=descriptor)
         found = torch.autograd.grad(results.cell_output, cell, torch.from_numpy(above))[0].numpy()
     else:
         jax = require("jax")
-        import vkrnn.jax  # noqa: PLC0415
+        from vkrnn.jax import lstm as on_jax  # noqa: PLC0415
 
         def cells(cell: Any) -> Any:
-            return vkrnn.jax.lstm(source, weight, init_cell=cell, lengths=lengths, descriptor=descriptor).cell_output
+            return on_jax(source, weight, init_cell=cell, lengths=lengths, descriptor=descriptor).cell_output
 
         found = np.asarray(jax.jit(lambda cell: jax.vjp(cells, cell)[1](above)[0])(first))
     assert found[0, 0] != 0

@@ -97,7 +97,8 @@ def test_pickled_modules(kind: str) -> None:
     kept = written("pickles")
     name = f"{kind} module"
     module = torch.load(io.BytesIO(kept[f"{name}: torch"].tobytes()), weights_only=False)
-    assert repr(module) == kept[f"{name}: repr"].item()
+    assert f"{kind}({module.extra_repr()})" == kept[f"{name}: repr"].item()
+    assert f"{type(module).__module__}.{type(module).__name__}" == f"vkrnn.torch.{kind}"
     state = torch.load(io.BytesIO(kept[f"{kind} state: torch"].tobytes()), weights_only=True)
     source = torch.from_numpy(kept[f"{name}: source"])
     for parameters in (module.state_dict(), state):
