@@ -57,7 +57,8 @@ inline Spec gradients_of(Spec spec) {
     spec.gradients = true;
     spec.descriptor.set(Flag::training, false);
     for (const Parameter& parameter : spec.cell().gradients)
-        if (!parameter.optional) spec.present |= 1u << static_cast<unsigned>(parameter.argument);
+        if (!parameter.optional || parameter.argument == Argument::source_gradient)
+            spec.present |= 1u << static_cast<unsigned>(parameter.argument);
     return spec;
 }
 

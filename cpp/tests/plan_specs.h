@@ -33,7 +33,8 @@ inline Spec gradients_of(Spec spec) {
     spec.gradients = true;
     const Cell& cell = spec.cell();
     for (const Parameter& parameter : cell.gradients)
-        if (!parameter.optional) spec.present |= 1u << static_cast<unsigned>(parameter.argument);
+        if (!parameter.optional || parameter.argument == Argument::source_gradient)
+            spec.present |= 1u << static_cast<unsigned>(parameter.argument);
     return spec;
 }
 

@@ -20,6 +20,7 @@ using Arrays = std::map<NetworkTensor, py::object>;
 // A forward call that has been made: its results, and what its gradient call needs.
 class NetworkForward {
 public:
+    const void* network = nullptr;  // that made it
     NetworkSpec spec;
     Arrays given, kept;
     py::object owner, dtype;
@@ -84,6 +85,7 @@ public:
     NetworkForward forward(const std::vector<py::dict>& layers, const std::vector<py::object>& between, bool training,
                            const py::object& owner, bool tf32) const {
         NetworkForward made;
+        made.network = this;
         made.owner = owner;
         made.tf32 = tf32;
         NetworkArguments arguments{{}, {}, training};
@@ -117,6 +119,8 @@ public:
     // Returns a dict of gradients for each layer. `layers` has a dict for each layer with its upstream gradients.
     py::list gradients(const NetworkForward& forward, const py::object& source_gradient,
                        const std::vector<py::dict>& layers) const {
+        if (forward.network != this)
+            throw ValueError(kNetwork + " result: expected one of this network, got one of another network");
         Arrays given = forward.given;
         given.insert(forward.kept.begin(), forward.kept.end());
         NetworkUpstream upstream;

@@ -87,8 +87,17 @@ class Network:
 
     layers: tuple[Layer, ...]
     device: Device
+    _network: _core.Network
+    _frozen: bool
+    _batch_first: bool
 
-    def __init__(self, layers: Sequence[Layer], device: Device, *, frozen: bool) -> None:
+    def __init__(self) -> None:
+        raise TypeError(f"{_PREFIX} a Network has no constructor; call vkrnn.network")
+
+    @classmethod
+    def _of(cls, layers: Sequence[Layer], device: Device, *, frozen: bool) -> Network:
+        """Return a network of checked layers."""
+        self = cls.__new__(cls)
         self.layers, self.device = tuple(layers), device
         given = [
             (
@@ -98,9 +107,10 @@ class Network:
             )
             for layer in layers
         ]
-        self._core = _core.Network(device._open(_PREFIX), given)
+        self._network = _core.Network(device._open(_PREFIX), given)
         self._frozen = frozen
         self._batch_first = layers[0].batch_first
+        return self
 
     def forward(
         self,
@@ -158,7 +168,7 @@ class Network:
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
         self._refresh()
         tf32 = self.device.rounds_products and self.device.float32 == "tf32"
-        made = self._core.forward(given, masks, bool(training), self.device, tf32)
+        made = self._network.forward(given, masks, bool(training), self.device, tf32)
         results = [
             [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
         ]
@@ -201,7 +211,7 @@ class Network:
             self._take(given, name, values)
         above = None if source_gradient is None else self._sequence(source_gradient, "source_gradient")
         self._refresh()
-        found = self._core.gradients(result.training_state, above, given)
+        found = self._network.gradients(result.training_state, above, given)
         source = self._shown_sequence(found[0]["source"])
         layers = []
         for layer, gradients in zip(self.layers, found, strict=True):
@@ -258,7 +268,7 @@ class Network:
     def _refresh(self) -> None:
         """Bring the device's weights up to date with the layers' arrays."""
         if not self._frozen:
-            self._core.refresh()
+            self._network.refresh()
 
 
 def network(layers: Any, *, device: DeviceLike | None = None, frozen: bool = False) -> Network:
@@ -300,7 +310,7 @@ def network(layers: Any, *, device: DeviceLike | None = None, frozen: bool = Fal
     made = [with_arrays(layer, number, None, "network") for number, layer in enumerate(flat_layers(layers, "network"))]
     if not made:
         raise ValueError(f"{_PREFIX} layers: expected at least one, got none")
-    return Network(made, resolve(device, _PREFIX), frozen=bool(frozen))
+    return Network._of(made, resolve(device, _PREFIX), frozen=bool(frozen))  # noqa: SLF001
 
 
 def _shown(array: Any) -> Any:

@@ -205,6 +205,11 @@ def test_wrong_arguments_are_refused() -> None:
     assert message(ValueError, lambda: net.gradients(result, np.ones((T, N, 6), np.float32))) == (
         "[network] source_gradient: expected shape [T, N, H] = [7, 3, 3], got [7, 3, 6]"
     )
+    other = vkrnn.network([lstm_layer(I, 6), lstm_layer(6, 3)])
+    assert message(ValueError, lambda: other.gradients(result)) == (
+        "[network] result: expected one of this network, got one of another network"
+    )
+    assert message(TypeError, vkrnn.Network) == "[network] a Network has no constructor; call vkrnn.network"
     assert message(ValueError, lambda: vkrnn.network([])) == "[network] layers: expected at least one, got none"
     assert message(ValueError, lambda: vkrnn.network([lstm_layer(I, 6), lstm_layer(5, 3)])) == (
         "[lstm 'layer 1'] input_weight: expected a layer of 6 inputs, the H of layer 0, got one of 5"
