@@ -204,6 +204,7 @@ def test_an_interrupt(command: str, work: str) -> None:
     """Ctrl-C ends each command with one line."""
     program = (
         "import signal, sys; from vkrnn import __main__ as command_line\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # jobs in the background ignore it
         "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
         f"command_line.{work} = interrupt\n"
         f"command_line.Device.backend = 'vulkan'\n"  # the native CPU has nothing to tune
