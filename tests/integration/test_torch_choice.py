@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_changes_of_arguments() -> None:
     state = torch.zeros(1, 2, 4)
     packed = [
         torch.nn.utils.rnn.pack_padded_sequence(torch.ones(T, len(lengths), 3), torch.tensor(lengths))
-        for T, lengths in ((6, [6, 4]), (5, [5, 5]))
+        for T, lengths in ((6, [6, 4]), (10, [10]))
     ]
     others = [
         kind_of(module, torch.ones(5, 3, 3)),
@@ -58,6 +59,30 @@ def test_changes_of_arguments() -> None:
     assert kind_of(module, x, state.clone().requires_grad_()) == kind_of(module, x.clone().requires_grad_())
     assert kind_of(module, x, state) == kind_of(module, x)
     assert len({kind_of(module, x), *others}) == 1 + len(others)
+
+
+def test_similar_sizes_share_a_choice() -> None:
+    """Steps and rows count up to the next power of two, so many lengths make few kinds."""
+    module = ours.GRU(3, 4)
+    steps = [kind_of(module, torch.ones(T, 2, 3)) for T in range(1, 1025)]
+    assert len(set(steps)) == 11
+    assert len(set(steps[4:8])) == 1 < len(set(steps[4:9]))
+    assert kind_of(module, torch.ones(5, 5, 3)) == kind_of(module, torch.ones(5, 8, 3))
+
+
+def test_the_number_of_choices_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest choice is dropped for a new one, and measured again when it is needed."""
+    monkeypatch.setattr(_choice, "_chosen", {})
+    monkeypatch.setattr(_choice, "_MOST", 3)
+    monkeypatch.setattr(_choice, "_measured", lambda *_, **__: ("torch", {"torch": 1.0, "vkrnn": 2.0}, True))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    module = ours.GRU(3, 4)
+    inputs = [torch.ones(2**power, 2, 3) for power in range(5)]
+    kinds = [kind_of(module, x) for x in inputs]
+    assert [_choice.choose(module, x, None, {}) for x in inputs] == ["torch"] * 5
+    assert list(_choice._chosen) == kinds[2:]
+    assert len(ours.choices()) == 3
 
 
 def test_changes_of_settings() -> None:

@@ -19,6 +19,7 @@ __all__ = ["Backend", "checked_backend", "choices", "choose", "has_gradients", "
 Backend = Literal["auto", "vkrnn", "torch"]
 
 _REPEATS = 5
+_MOST = 256  # choices
 _settings = operator.attrgetter(
     "mode",
     "input_size",
@@ -48,6 +49,7 @@ def choices() -> list[str]:
 
     The modules time a new kind of call once with each, with CUDA events after a warm-up, and use the faster one from
     then on. A kind is a module's sizes and options, the shape and dtype of its input, and whether there are gradients.
+    Numbers of steps and of batch rows count up to the next power of two. The latest 256 choices are kept.
 
     Examples
     --------
@@ -76,6 +78,8 @@ def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, A
         way, times, lasting = _measured(module, input, hx, ways, gradients=gradients)
         if not lasting:
             return way
+        if len(_chosen) == _MOST:
+            del _chosen[next(iter(_chosen))]  # the oldest
         found = _chosen[kind] = way, f"{_described(module, input, gradients=gradients)}: {_compared(way, times)}"
         _logger.info("backend='auto': %s", found[1])
     return found[0]
@@ -87,11 +91,16 @@ def is_settled(module: Any, input: Tensor, hx: Any) -> bool:  # noqa: A002
 
 
 def _kind(module: Any, input: Any, data: Tensor, hx: Any) -> tuple[Any, ...]:  # noqa: A002
-    """Return all that the times of a call depend on. This takes the host a few microseconds in each call."""
+    """Return what the choice depends on. This takes the host a few microseconds in each call.
+
+    Numbers of steps and rows share a choice up to the next power of two, so that a training run with sequences of many
+    lengths times only a few kinds.
+    """
+    *rows, features = data.shape
     return (
         _settings(module),
-        data.shape,
-        0 if input is data else len(input.batch_sizes),
+        (*[(size - 1).bit_length() for size in rows], features),
+        0 if input is data else len(input.batch_sizes).bit_length(),
         data.dtype,
         data.get_device(),
         has_gradients(module, data, hx),
