@@ -14,10 +14,11 @@ names, and ``vkrnn.convert`` reads weights from other libraries. ``help(vkrnn.ls
 
 from vkrnn import convert, mpsgraph, reference
 from vkrnn._core import DeviceError, Plan, __version__
+from vkrnn._self_check import require_right_results
 from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.devices import Device, default_device, devices
+from vkrnn.devices import Device, compiler_checks, default_device, devices
 from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients
 from vkrnn.networks import Network, NetworkGradients, NetworkResult, network
 from vkrnn.operations import gru, lstm, single_gate_rnn
@@ -62,3 +63,5 @@ __all__ = [
     "stream",
     "zeros",
 ]
+
+compiler_checks.append(require_right_results)

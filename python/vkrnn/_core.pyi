@@ -4,8 +4,6 @@ from typing import Any, Literal, TypedDict, overload, type_check_only
 import numpy as np
 import numpy.typing as npt
 
-from vkrnn import devices
-
 __version__: str
 
 class DeviceError(RuntimeError): ...
@@ -146,7 +144,7 @@ class Array:
     @overload
     def __init__(
         self,
-        owner: devices.Device,
+        owner: Any,
         device: Device,
         dtype: np.dtype[Any],
         shape: Sequence[int],
@@ -155,7 +153,7 @@ class Array:
     @overload
     def __init__(self, base: Array, offset: int, shape: Sequence[int]) -> None: ...
     @property
-    def device(self) -> devices.Device: ...
+    def device(self) -> Any: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
     @property
@@ -168,7 +166,7 @@ class Array:
 
 class CheckedCall:
     @property
-    def device(self) -> devices.Device | None: ...
+    def device(self) -> Any: ...
     @property
     def arrays(self) -> dict[str, Any]: ...
     @property
@@ -250,7 +248,7 @@ def vulkan_problem() -> str: ...
 def cuda_problem() -> str: ...
 def set_cuda_packages(folders: Sequence[str]) -> None: ...
 def borrow(
-    owner: devices.Device, device: Device, address: int, dtype: np.dtype[Any], shape: Sequence[int], keep: object
+    owner: Any, device: Device, address: int, dtype: np.dtype[Any], shape: Sequence[int], keep: object
 ) -> Array: ...
 
 class CudaCall:
@@ -321,7 +319,7 @@ def run(
     device: Device,
     call: CheckedCall,
     out: list[Any],
-    owner: devices.Device,
+    owner: Any,
     resident: bool,
     tf32: bool = False,
 ) -> list[Any]: ...

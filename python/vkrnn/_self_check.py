@@ -6,14 +6,14 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from vkrnn import _core
-
-if TYPE_CHECKING:
-    from vkrnn.devices import Device
+from vkrnn import _core, gradients, operations, reference
+from vkrnn.descriptors import LSTMDescriptor
+from vkrnn.devices import Device
+from vkrnn.precision import fp32_precision
 
 __all__ = ["require_right_results"]
 
@@ -57,11 +57,6 @@ def require_right_results(device: Device, compiler: str, prefix: str) -> None:
 
 def _error(index: int, schedule: str) -> float:
     """Return the largest error of a small LSTM and its gradients, each in parts of the largest value."""
-    from vkrnn import gradients, operations, reference  # noqa: PLC0415 - they import devices
-    from vkrnn.descriptors import LSTMDescriptor  # noqa: PLC0415
-    from vkrnn.devices import Device  # noqa: PLC0415
-    from vkrnn.precision import fp32_precision  # noqa: PLC0415
-
     T, N, H = 3, 16, 32
     rng = np.random.default_rng(0)
     given: dict[str, Any] = {

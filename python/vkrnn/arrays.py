@@ -13,7 +13,7 @@ from vkrnn import _core
 from vkrnn._dlpack import CUDA
 from vkrnn._foreign import Foreign, as_numpy, bfloat16
 from vkrnn._generics import Self
-from vkrnn.devices import DeviceLike, require_device, resolve
+from vkrnn.devices import Device, DeviceLike, require_device, resolve
 
 __all__ = ["Array", "asarray", "empty", "zeros"]
 
@@ -70,6 +70,10 @@ class Array(_core.Array):
 
     if TYPE_CHECKING:  # excludes Array from the protocol `Foreign`, so that an Array decides what a call returns
         __sizeof__: None  # type: ignore[assignment]
+
+        @property
+        def device(self) -> Device:  # the core does not know the class
+            """The device that the array is on."""
 
     def __new__(cls, *args: Any) -> Self:
         """Raise a TypeError if called without arguments, as copying does: the array would have no memory."""

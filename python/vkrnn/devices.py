@@ -8,11 +8,12 @@ import functools
 import logging
 import os
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Literal, NoReturn
 from weakref import WeakSet
 
-from vkrnn import _core, _self_check, _tuning
+from vkrnn import _core, _tuning
 from vkrnn._generics import Self
 from vkrnn._selection import log_reports, select
 from vkrnn._warnings import warn_caller
@@ -25,6 +26,9 @@ _lock = threading.RLock()  # reentrant, like a device's lock, for signal handler
 _by_selector: dict[str | None, Device] = {}  # None selects the best device
 _by_index: dict[int, Device] = {}
 _all: WeakSet[Device] = WeakSet()
+compiler_checks: list[Callable[[Device, str, str], None]] = []
+"""What is called with a CUDA device that is being opened, its compiler and the beginning of messages. The package adds
+its check, which makes calls, so that this module need not import them."""
 _inherited: list[Device] = []
 _logger = logging.getLogger("vkrnn")
 _warned = False  # whether the user has been warned of a GPU that cannot be used
@@ -190,7 +194,8 @@ class Device:
                     tuning = _tuning.load(self._profile) if use else _core.make_tuning([])
                     opened = self._opener.open(tuning)
                     if self.backend == "cuda" and not self._options:
-                        _self_check.require_right_results(self, _core.cuda_compiler_key(opened), prefix)
+                        for check in compiler_checks:
+                            check(self, _core.cuda_compiler_key(opened), prefix)
                     self._opened = opened
                 finally:
                     log_reports()
