@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
+#include "vkrnn/run.h"
 
 namespace vkrnn::python {
 namespace {
@@ -86,7 +87,7 @@ py::dtype result_dtype(const CheckedCall& checked) {
 
 std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, bool tf32) {
     const Unlocked unlocked;
-    return device.plan(spec_on(checked.call.spec, device.profile(), tf32));
+    return device.plan_call(checked.call.spec, tf32);
 }
 
 // Runs the call and returns its results. `out` has an element for each result: an array, or None to allocate one.
@@ -134,7 +135,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     {
         const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps other threads from changing it
         const Unlocked unlocked;
-        device->run(plan, inputs, results, !resident, prefix, &interrupted);
+        run_plan(*device, plan, inputs, results, !resident, prefix, &interrupted);
     }
     if (!resident) {
         for (std::size_t i = 0; i < arrays.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "bindings.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
+#include "vkrnn/run.h"
 
 namespace vkrnn::python {
 namespace {
@@ -54,9 +55,8 @@ public:
             order_.push_back(Argument::lengths);
         }
         call_ = check_call(read_descriptor(cell, descriptor, prefix_), gradients, infos);
-        const Spec spec = spec_on(call_.spec, device_->profile(), tf32);
         const Unlocked unlocked;
-        plan_ = device_->plan(spec);
+        plan_ = device_->plan_call(call_.spec, tf32);
     }
 
     [[nodiscard]] const Call& call() const { return call_; }
@@ -79,7 +79,7 @@ public:
         const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps others from changing it
         const Unlocked unlocked;
         if (biases) add_biases(std::get<0>(*biases), std::get<1>(*biases), std::get<2>(*biases));
-        device_->run(plan_, from, to, false, prefix_, &interrupted);
+        run_plan(*device_, plan_, from, to, false, prefix_, &interrupted);
         copy_cuda_memory(*device_, copies_of(after));
     }
 
@@ -121,7 +121,7 @@ public:
         const EnvironmentCopy environment(kCallVariables);
         const Unlocked unlocked;
         if (bias_bytes() != 0) add_biases(memory, weights[2], weights[3]);
-        device_->run(plan_, from, to, false, prefix_, &interrupted);
+        run_plan(*device_, plan_, from, to, false, prefix_, &interrupted);
         copy_cuda_memory(*device_, after);
         return taken;
     }

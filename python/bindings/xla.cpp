@@ -23,6 +23,7 @@
 #include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
+#include "vkrnn/run.h"
 #include "xla_target.h"
 
 namespace vkrnn::python {
@@ -206,16 +207,14 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
         result_locations(call, results, attribute<std::string_view>(attributes, "results"), target, prefix);
 
     Device& device = target.device();
-    const Spec spec = spec_on(call.spec, device.profile(), allows_tf32(attributes));
-    const std::shared_ptr<const Plan> plan = device.plan(spec);
+    const std::shared_ptr<const Plan> plan = device.plan_call(call.spec, allows_tf32(attributes));
     std::vector<InputLocation> inputs;
     for (const auto& [argument, index] : plan->inputs) inputs.push_back(operands.at(argument));
     for (std::size_t i = 0; i < to.size(); ++i) {
         const auto elements = static_cast<std::uint64_t>(elements_of(call.results[i].shape));
         require_bytes(plan->buffers.at(plan->results.at(i)), elements * storage_bytes(call.spec.dtype));
     }
-    device.require_room(*plan, plan->temporary_bytes(), prefix);
-    device.run(plan, inputs, to, !target.on_cuda(), prefix, &ending_without_gil);
+    run_plan(device, plan, inputs, to, !target.on_cuda(), prefix, &ending_without_gil);
 }
 
 // Returns the number of the CUDA device that the operands and results are on; none if all are empty.

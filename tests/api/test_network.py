@@ -253,3 +253,20 @@ def test_batch_first(resident: bool) -> None:  # noqa: FBT001
             ]
         )
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_arrays_on_a_device_give_arrays() -> None:
+    """With a source on the device, results stay there, and have the same bits."""
+    layers = [lstm_layer(I, 6, bidirectional=True), lstm_layer(12, 3)]
+    net, source = vkrnn.network(layers, device="cpu ("), draw(T, N, I, dtype=np.float32)
+    above = draw(T, N, 3, dtype=np.float32)
+    there = net.forward(vkrnn.asarray(source, device=net.device), training=True)
+    here = net.forward(source, training=True)
+    gradients = net.gradients(there, vkrnn.asarray(above, device=net.device))
+    wanted = net.gradients(here, above)
+    pairs = [(there.output, here.output), (gradients.source, wanted.source)]
+    pairs += [(there.last_cell[0], here.last_cell[0])]
+    pairs += [(gradients.layers[0].input_weight, wanted.layers[0].input_weight)]
+    for found, right in pairs:
+        assert isinstance(found, vkrnn.Array)
+        np.testing.assert_array_equal(found.numpy(), right)

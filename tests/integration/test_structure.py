@@ -17,6 +17,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "": {"vkrnn", "abi"},
     "plan": {"vkrnn", "", "abi"},
     "plan/*": {"vkrnn", "", "abi", "plan", "plan/portable"},
+    "run": {"vkrnn"},
     "network": {"vkrnn", ""},
     "cpu": {"vkrnn", "", "abi"},
     "cuda": {"vkrnn", "", "abi"},

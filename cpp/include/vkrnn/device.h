@@ -137,6 +137,8 @@ public:
 
     // Returns the plan for a spec on this device, from a cache if possible. Thread-safe.
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;
+    // Returns the plan for a call whose float32 products may be rounded to TF32 if `tf32` is true: see spec_on().
+    std::shared_ptr<const Plan> plan_call(const Spec& spec, bool tf32) { return plan(spec_on(spec, profile(), tf32)); }
 
     // Throws MemoryError if a buffer of the plan is too large for the device, or if the device does not have `bytes`
     // free. Asks the driver only about large amounts, so a call may still run out of memory.

@@ -6,7 +6,7 @@
 #include "fork_safe_mutex.h"
 #include "layer_check.h"
 #include "vkrnn/error.h"
-#include "vkrnn/strategy.h"
+#include "vkrnn/run.h"
 
 namespace vkrnn {
 namespace {
@@ -37,7 +37,7 @@ void require_like_output(const TensorInfo& given, const Spec& spec, const std::s
 
 struct Network::Cache {
     ForkSafeMutex mutex;
-    std::map<NetworkSpec, std::shared_ptr<const NetworkPlan>> plans;
+    std::map<std::pair<NetworkSpec, bool>, std::shared_ptr<const NetworkPlan>> plans;  // by spec and tf32
 };
 
 Network::Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
@@ -137,42 +137,31 @@ NetworkSpec Network::gradient_spec(const NetworkSpec& forward, const NetworkUpst
 }
 
 std::shared_ptr<const NetworkPlan> Network::plan(const NetworkSpec& spec, bool tf32) const {
-    NetworkSpec chosen = spec;
-    for (Spec& layer : chosen.layers) layer = spec_on(layer, device_->profile(), tf32);
+    const std::pair<NetworkSpec, bool> key{spec, tf32};
     {
         const std::lock_guard lock(plans_->mutex);
-        if (const auto found = plans_->plans.find(chosen); found != plans_->plans.end()) return found->second;
+        if (const auto found = plans_->plans.find(key); found != plans_->plans.end()) return found->second;
     }
-    auto made = std::make_shared<const NetworkPlan>(
-        make_network_plan(chosen, device_->profile(), [&](const Spec& layer) { return device_->plan(layer); }));
+    auto made = std::make_shared<const NetworkPlan>(make_network_plan(
+        spec, device_->profile(), [&](const Spec& layer) { return device_->plan_call(layer, tf32); }));
     const std::lock_guard lock(plans_->mutex);
     if (plans_->plans.size() >= kMostPlans) plans_->plans.clear();
-    return plans_->plans.try_emplace(std::move(chosen), std::move(made)).first->second;
+    return plans_->plans.try_emplace(key, std::move(made)).first->second;
 }
 
 void Network::run(const NetworkPlan& made, const std::function<InputLocation(const NetworkTensor&)>& input,
                   const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait, const Poll& poll,
                   std::string_view label) const {
-    const Plan& plan = *made.plan;
-    // The CPU reads and writes the caller's memory in place.
-    const bool on_host = device_->profile().backend == Backend::native;
-    std::vector<std::size_t> existing;
     std::vector<InputLocation> inputs;
-    for (std::size_t i = 0; i < made.inputs.size(); ++i) {
-        const NetworkTensor& tensor = made.inputs[i];
+    for (const NetworkTensor& tensor : made.inputs) {
         const auto& weights = layers_.at(tensor.layer).weights;
         const auto* const argument = std::get_if<Argument>(&tensor.what);
         const auto found = argument != nullptr ? weights.find(*argument) : weights.end();
         inputs.push_back(found != weights.end() ? InputLocation{nullptr, found->second.storage} : input(tensor));
-        if (on_host || inputs.back().storage) existing.push_back(plan.inputs[i].second);
     }
     std::vector<ResultLocation> results;
-    for (std::size_t i = 0; i < made.results.size(); ++i) {
-        results.push_back(result(made.results[i]));
-        if (on_host || results.back().storage) existing.push_back(plan.results[i]);
-    }
-    device_->require_room(plan, plan.peak_bytes(existing), label);
-    device_->run(made.plan, inputs, results, wait, label, poll);
+    for (const NetworkTensor& tensor : made.results) results.push_back(result(tensor));
+    run_plan(*device_, made.plan, inputs, results, wait, label, poll);
 }
 
 }  // namespace vkrnn
