@@ -48,7 +48,7 @@ public:
 
     // Runs a plan. `input` and `result` return where the call's tensors are; weights are not asked for. For `wait`,
     // `label` and what is thrown, see Device::run.
-    void run(const NetworkPlan& plan, const std::function<InputLocation(const NetworkTensor&)>& input,
+    void run(const NetworkPlan& made, const std::function<InputLocation(const NetworkTensor&)>& input,
              const std::function<ResultLocation(const NetworkTensor&)>& result, bool wait, const Poll& poll,
              std::string_view label = "[network]") const;
 

@@ -51,7 +51,7 @@ public:
     // Runs all layers. If `share` is given, the threads of the call run it before the layers. Throws ValueError about
     // the lengths, MemoryError, DeviceError, and Interrupted if `poll` stopped it. After an exception, `share` may or
     // may not have run.
-    void run(const LayersCall& call, const Poll& poll, const Share& share = {}) const;
+    void run(const LayersCall& given, const Poll& poll, const Share& share = {}) const;
 
     // Runs one step of one batch row as a stream does, on the calling thread, in a few microseconds. Does nothing and
     // returns false if the call has more steps or rows or a row without steps, if the step may be worth several
