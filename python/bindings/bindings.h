@@ -139,6 +139,12 @@ Argument argument_named(std::string_view name, const std::string& prefix);
 // Throws if a plan disagrees with the call about the size of an array, because it would read or write beyond it.
 void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes);
 
+// Return where an operand or result of a call is: an Array of the device, or a numpy.ndarray. `kept` gets the array
+// that is read, which may be a copy.
+InputLocation input_location(const Device& device, const PlanBuffer& buffer, const py::object& object,
+                             std::vector<py::array>& kept);
+ResultLocation result_location(const Device& device, const PlanBuffer& buffer, const py::object& object);
+
 // A layer as passed from Python: the cell's name, a dict of arrays, the descriptor.
 using PythonLayer = std::tuple<std::string, py::dict, py::object>;
 

@@ -64,6 +64,8 @@ Location location_on(const Device& device, const PlanBuffer& buffer, const Array
     return {nullptr, array.storage, array.offset};
 }
 
+}  // namespace
+
 InputLocation input_location(const Device& device, const PlanBuffer& buffer, const py::object& object,
                              std::vector<py::array>& kept) {
     if (py::isinstance<Array>(object)) return location_on<InputLocation>(device, buffer, object.cast<const Array&>());
@@ -78,6 +80,8 @@ ResultLocation result_location(const Device& device, const PlanBuffer& buffer, c
     require_bytes(buffer, static_cast<std::uint64_t>(array.nbytes()));
     return {array.mutable_data()};
 }
+
+namespace {
 
 // Returns the dtype of a call's results, which is that of its source.
 py::dtype result_dtype(const CheckedCall& checked) {

@@ -184,32 +184,17 @@ private:
             const Unlocked unlocked;
             plan = network_->plan(spec, forward.tf32);
         }
-        std::vector<py::array> plain_arrays;
+        const Device& device = *network_->device();
+        const auto buffer = [&](std::size_t index) -> const PlanBuffer& { return plan->plan->buffers.at(index); };
+        std::vector<py::array> kept;
         std::map<NetworkTensor, InputLocation> from;
         std::map<NetworkTensor, ResultLocation> to;
-        for (std::size_t i = 0; i < plan->inputs.size(); ++i) {
-            const auto found = given.find(plan->inputs[i]);
-            if (found == given.end()) continue;  // a weight
-            const PlanBuffer& buffer = plan->plan->buffers.at(plan->plan->inputs[i].second);
-            if (py::isinstance<Array>(found->second)) {
-                const auto& array = found->second.cast<const Array&>();
-                require_bytes(buffer, array.nbytes());
-                from[plan->inputs[i]] = {nullptr, array.storage, array.offset};
-            } else {
-                plain_arrays.push_back(plain(found->second.cast<py::array>()));
-                require_bytes(buffer, static_cast<std::uint64_t>(plain_arrays.back().nbytes()));
-                from[plan->inputs[i]] = {plain_arrays.back().data()};
-            }
-        }
+        for (std::size_t i = 0; i < plan->inputs.size(); ++i)
+            if (const auto found = given.find(plan->inputs[i]); found != given.end())  // else it is a weight
+                from[found->first] = input_location(device, buffer(plan->plan->inputs[i].second), found->second, kept);
         for (std::size_t i = 0; i < plan->results.size(); ++i) {
             const py::object array = allocated(plan->results[i]);
-            ResultLocation& location = to[plan->results[i]];
-            if (py::isinstance<Array>(array)) {
-                const auto& own = array.cast<const Array&>();
-                location = {nullptr, own.storage, own.offset};
-            } else {
-                location = {array.cast<py::array>().mutable_data()};
-            }
+            to[plan->results[i]] = result_location(device, buffer(plan->plan->results[i]), array);
             results[plan->results[i]] = array;
         }
         const EnvironmentCopy environment(kCallVariables);

@@ -290,6 +290,8 @@ def network(layers: Any, *, device: DeviceLike | None = None, frozen: bool = Fal
     ------
     TypeError, ValueError
         If the layers do not fit a call or each other.
+    NotImplementedError
+        If weights are in a device's memory, and are not frozen.
     MemoryError, DeviceError
         As a call.
 
@@ -307,7 +309,13 @@ def network(layers: Any, *, device: DeviceLike | None = None, frozen: bool = Fal
     >>> net.gradients(result, np.ones((6, 2, 10), np.float32)).layers[0].input_weight.shape
     (32, 3)
     """
-    made = [with_arrays(layer, number, None, "network") for number, layer in enumerate(flat_layers(layers, "network"))]
+    given = list(flat_layers(layers, "network"))
+    if not frozen and any(isinstance(value, DeviceArray) for layer in given for value in layer.arguments.values()):
+        raise NotImplementedError(
+            f"{_PREFIX} layers: weights in a device's memory are copied once, so changes of them would not be noticed; "
+            "expected NumPy arrays, or frozen=True"
+        )
+    made = [with_arrays(layer, number, None, "network") for number, layer in enumerate(given)]
     if not made:
         raise ValueError(f"{_PREFIX} layers: expected at least one, got none")
     return Network._of(made, resolve(device, _PREFIX), frozen=bool(frozen))  # noqa: SLF001

@@ -270,3 +270,31 @@ def test_arrays_on_a_device_give_arrays() -> None:
     for found, right in pairs:
         assert isinstance(found, vkrnn.Array)
         np.testing.assert_array_equal(found.numpy(), right)
+
+
+def test_weights_on_a_device_must_be_frozen() -> None:
+    """They are copied once, so that a change would go unnoticed."""
+    name, weights, descriptor = lstm_layer(I, 6)
+    there = {key: vkrnn.asarray(weight, device="cpu (") for key, weight in weights.items()}
+    source = draw(T, N, I, dtype=np.float32)
+    with pytest.raises(NotImplementedError) as caught:
+        vkrnn.network((name, there, descriptor))
+    assert str(caught.value) == (
+        "[network] layers: weights in a device's memory are copied once, so changes of them would not be noticed; "
+        "expected NumPy arrays, or frozen=True"
+    )
+    found = vkrnn.network((name, there, descriptor), frozen=True).forward(source).output
+    np.testing.assert_array_equal(found, vkrnn.network((name, weights, descriptor)).forward(source).output)
+
+
+@pytest.mark.parametrize("device", ["cpu (", None], ids=["cpu", "default"])
+def test_an_empty_batch_gives_empty_results(device: Any) -> None:
+    """As in the functions, and the weights' gradients are zeros."""
+    net = vkrnn.network([lstm_layer(I, 6), lstm_layer(6, 3)], device=device)
+    mask = np.ones((T, 0, 6), np.float32)
+    result = net.forward(np.zeros((T, 0, I), np.float32), between=[mask], training=True)
+    assert (result.output.shape, result.last_cell[0].shape) == ((T, 0, 3), (0, 6))
+    found = net.gradients(result)
+    assert found.source.shape == (T, 0, I)
+    assert not found.layers[0].input_weight.any()
+    assert found.layers[0].input_weight.shape == (24, I)
