@@ -13,7 +13,6 @@ import numpy as np
 from vkrnn import _core
 from vkrnn._cuda import as_operand
 from vkrnn._foreign import as_numpy_integers
-from vkrnn._last_states import Ends
 from vkrnn._out import checked_out
 from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
@@ -78,7 +77,7 @@ class BoundCall:
     prefix: str  # of error messages
     device: Any
     out: Any
-    ends: Ends | None  # of a forward call
+    ends: tuple[Any, ...] | None  # of a forward call: the parts of `vkrnn._last_states.Ends`
 
     @staticmethod
     def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
@@ -104,8 +103,7 @@ class BoundCall:
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
         ends = None
         if not operation.gradients:
-            starts = given.get("init_state"), given.get("init_cell")
-            ends = Ends(getattr(descriptor, "bidirectional", False), given.get("lengths"), *starts)
+            ends = descriptor, given.get("lengths"), given.get("init_state"), given.get("init_cell")
         return BoundCall(call, prefix, device, out, ends)
 
     def plan(self, device: Device | None = None) -> _core.Plan:

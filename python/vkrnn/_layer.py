@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn._cuda import as_operand
+from vkrnn._last_states import Ends
 from vkrnn.arrays import Array, asarray
 from vkrnn.results import Outputs
 
@@ -65,7 +66,7 @@ class Layer:
         if given.get("mask") is not None:
             given["mask"] = swapped(given["mask"], f"{where} mask:")
         found = self.function(swapped(source, f"{where} source:"), **given)
-        ends = found._ends and found._ends._replace(batch_first=True)  # noqa: SLF001 - for this package
+        ends = found._ends and Ends(*found._ends)._replace(batch_first=True)  # noqa: SLF001 - for this package
         arrays = [swapped(array, where) for array in found]
         return type(found)._of(found._function, found._fields, arrays, found._reasons, ends)  # noqa: SLF001
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vkrnn._generics import A, Self
 from vkrnn._last_states import last_rows
 
-# Attributes of forward results: the sequence that each is from, and the initial state of batch rows without steps.
-_SEQUENCES = {"last_state": ("output", "init_state"), "last_cell": ("cell_output", "init_cell")}
+# Attributes of forward results, and the sequence that each is from.
+_SEQUENCES = {"last_state": "output", "last_cell": "cell_output"}
 
 __all__ = ["GRUGradients", "Gradients", "LSTMGradients", "LSTMOutputs", "Outputs", "Results"]
 
@@ -106,9 +106,9 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
             if name in self._fields:
                 return self[self._fields.index(name)]
             if self._ends is not None and name in _SEQUENCES:
-                of, initial = _SEQUENCES[name]
+                of = _SEQUENCES[name]
                 if of in self._fields:
-                    return last_rows(self[self._fields.index(of)], self._ends, getattr(self._ends, initial))
+                    return last_rows(self[self._fields.index(of)], self._ends, of_cell=name == "last_cell")
                 if of in self._reasons:
                     raise AttributeError(
                         f"{self._function} returned no '{name}': {self._reasons[of]}", name=name, obj=self
