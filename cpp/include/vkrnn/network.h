@@ -4,14 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "vkrnn/device.h"
-#include "vkrnn/fingerprint.h"
 #include "vkrnn/network_plan.h"
 #include "vkrnn/stream.h"
 
@@ -38,6 +36,9 @@ public:
     // Copies the weights to the device. They must stay where they are as long as refresh() is called. Throws TypeError
     // or ValueError about the layers, MemoryError and DeviceError.
     Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers);
+    ~Network();
+    Network(const Network&) = delete;
+    Network& operator=(const Network&) = delete;
 
     // Return the spec of a call. Throw TypeError or ValueError about the arguments.
     [[nodiscard]] NetworkSpec forward_spec(const NetworkArguments& arguments) const;
@@ -73,15 +74,13 @@ private:
         Spec spec;
         std::map<Argument, Weight> weights;
     };
-    struct Cache;
+    struct Shared;
 
     [[nodiscard]] Spec check(std::size_t layer, bool gradients, bool training, Arguments arguments) const;
 
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;
-    std::shared_ptr<Cache> plans_;
-    std::mutex refreshing_;
-    std::optional<Fingerprint> fingerprint_;  // of the weights in the host's memory, from the first refresh() on
+    std::unique_ptr<Shared> shared_;
 };
 
 }  // namespace vkrnn

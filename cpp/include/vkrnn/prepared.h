@@ -4,9 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,21 +63,14 @@ public:
     [[nodiscard]] Device& device() const { return *network_.device(); }
 
 private:
-    // What the plan of a call depends on.
-    struct Kind {
-        std::int64_t T, N;
-        bool hidden, cell, lengths, tf32;
-        auto operator<=>(const Kind&) const = default;
-    };
+    struct Plans;
     std::shared_ptr<const NetworkPlan> plan_of(const LayersCall& call) const;
     std::unique_ptr<StreamSteps> prepare_step() const;
     // Without a poll, the step runs only if it cannot fail.
     bool run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const;
 
     const Network network_;
-    // Plans of the latest kinds of calls, so that a call need not be checked again.
-    mutable std::mutex mutex_;
-    mutable std::map<Kind, std::shared_ptr<const NetworkPlan>> plans_;
+    const std::unique_ptr<Plans> plans_;
     // `step_` is prepared by the first single step, and null if the layers cannot run single steps. One thread at a
     // time uses it.
     mutable std::atomic<bool> step_in_use_ = false;

@@ -6,6 +6,7 @@
 #include "fork_safe_mutex.h"
 #include "layer_check.h"
 #include "vkrnn/error.h"
+#include "vkrnn/fingerprint.h"
 #include "vkrnn/run.h"
 
 namespace vkrnn {
@@ -35,13 +36,18 @@ void require_like_output(const TensorInfo& given, const Spec& spec, const std::s
 
 }  // namespace
 
-struct Network::Cache {
+// What threads share. The mutex is held for moments only, so that a fork need not wait for a device.
+struct Network::Shared {
     ForkSafeMutex mutex;
     std::map<std::pair<NetworkSpec, bool>, std::shared_ptr<const NetworkPlan>> plans;  // by spec and tf32
+    // Of the weights that the device has; null if it is not known which these are.
+    std::shared_ptr<const Fingerprint> fingerprint;
+    std::uint64_t refreshes = 0;  // that have begun to copy weights
+    unsigned refreshing = 0;      // of these, those that have not ended
 };
 
 Network::Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
-    : device_(std::move(device)), plans_(std::make_shared<Cache>()) {
+    : device_(std::move(device)), shared_(std::make_unique<Shared>()) {
     if (layers.empty()) throw ValueError(kLabel + " layers: expected at least one, got none");
     const std::vector<Spec> specs = check_layers(layers, 1);
     for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -57,6 +63,8 @@ Network::Network(std::shared_ptr<Device> device, std::span<const StreamLayer> la
     }
 }
 
+Network::~Network() = default;
+
 std::map<Argument, std::shared_ptr<Storage>> Network::weights(std::size_t layer) const {
     std::map<Argument, std::shared_ptr<Storage>> found;
     for (const auto& [argument, weight] : layers_.at(layer).weights) found.emplace(argument, weight.storage);
@@ -64,17 +72,41 @@ std::map<Argument, std::shared_ptr<Storage>> Network::weights(std::size_t layer)
 }
 
 void Network::refresh() {
-    const std::lock_guard lock(refreshing_);
-    if (fingerprint_ && fingerprint_->unchanged()) return;
-    // Hashed before they are copied, so that a change in between is found by the next call.
-    std::vector<std::span<const std::byte>> arrays;
-    for (const Layer& layer : layers_)
-        for (const auto& [argument, weight] : layer.weights)
-            arrays.emplace_back(static_cast<const std::byte*>(weight.host), weight.storage->bytes());
-    fingerprint_.emplace(arrays);
-    for (const Layer& layer : layers_)
-        for (const auto& [argument, weight] : layer.weights)
-            device_->upload({nullptr, weight.storage}, weight.host, weight.storage->bytes(), {});
+    std::shared_ptr<const Fingerprint> known;
+    {
+        const std::lock_guard lock(shared_->mutex);
+        known = shared_->fingerprint;
+    }
+    if (known && known->unchanged()) return;
+    std::uint64_t number = 0;
+    bool alone = false;
+    {
+        const std::lock_guard lock(shared_->mutex);
+        shared_->fingerprint.reset();
+        number = ++shared_->refreshes;
+        alone = shared_->refreshing++ == 0;
+    }
+    // If another thread copies at the same time, it is not known whose numbers are last, so the next call copies again.
+    const auto end = [&](std::shared_ptr<const Fingerprint> made) {
+        const std::lock_guard lock(shared_->mutex);
+        --shared_->refreshing;
+        if (alone && shared_->refreshes == number) shared_->fingerprint = std::move(made);
+    };
+    try {
+        // Hashed before they are copied, so that a change in between is found by the next call.
+        std::vector<std::span<const std::byte>> arrays;
+        for (const Layer& layer : layers_)
+            for (const auto& [argument, weight] : layer.weights)
+                arrays.emplace_back(static_cast<const std::byte*>(weight.host), weight.storage->bytes());
+        auto made = std::make_shared<const Fingerprint>(arrays);
+        for (const Layer& layer : layers_)
+            for (const auto& [argument, weight] : layer.weights)
+                device_->upload({nullptr, weight.storage}, weight.host, weight.storage->bytes(), {});
+        end(std::move(made));
+    } catch (...) {
+        end(nullptr);
+        throw;
+    }
 }
 
 Spec Network::check(std::size_t layer, bool gradients, bool training, Arguments arguments) const {
@@ -139,14 +171,14 @@ NetworkSpec Network::gradient_spec(const NetworkSpec& forward, const NetworkUpst
 std::shared_ptr<const NetworkPlan> Network::plan(const NetworkSpec& spec, bool tf32) const {
     const std::pair<NetworkSpec, bool> key{spec, tf32};
     {
-        const std::lock_guard lock(plans_->mutex);
-        if (const auto found = plans_->plans.find(key); found != plans_->plans.end()) return found->second;
+        const std::lock_guard lock(shared_->mutex);
+        if (const auto found = shared_->plans.find(key); found != shared_->plans.end()) return found->second;
     }
     auto made = std::make_shared<const NetworkPlan>(make_network_plan(
         spec, device_->profile(), [&](const Spec& layer) { return device_->plan_call(layer, tf32); }));
-    const std::lock_guard lock(plans_->mutex);
-    if (plans_->plans.size() >= kMostPlans) plans_->plans.clear();
-    return plans_->plans.try_emplace(key, std::move(made)).first->second;
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->plans.size() >= kMostPlans) shared_->plans.clear();
+    return shared_->plans.try_emplace(key, std::move(made)).first->second;
 }
 
 void Network::run(const NetworkPlan& made, const std::function<InputLocation(const NetworkTensor&)>& input,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 
+#include "fork_safe_mutex.h"
 #include "stream_steps.h"
 #include "vkrnn/error.h"
 
@@ -51,8 +53,20 @@ bool is_whole(const LayersCall& call) {
 
 }  // namespace
 
+// Plans of the latest kinds of calls, so that a call need not be checked again.
+struct PreparedLayers::Plans {
+    // What the plan of a call depends on.
+    struct Kind {
+        std::int64_t T, N;
+        bool hidden, cell, lengths, tf32;
+        auto operator<=>(const Kind&) const = default;
+    };
+    ForkSafeMutex mutex;
+    std::map<Kind, std::shared_ptr<const NetworkPlan>> by_kind;
+};
+
 PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
-    : network_(std::move(device), layers) {
+    : network_(std::move(device), layers), plans_(std::make_unique<Plans>()) {
     const Spec& first = spec(0);
     for (std::size_t i = 0; i < this->layers(); ++i)
         if (spec(i).H != first.H || spec(i).D() != first.D() || spec(i).C() != first.C())
@@ -126,10 +140,11 @@ bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll,
 }
 
 std::shared_ptr<const NetworkPlan> PreparedLayers::plan_of(const LayersCall& call) const {
-    const Kind kind{call.T, call.N, call.hidden != nullptr, call.cell != nullptr, call.lengths != nullptr, call.tf32};
+    const Plans::Kind kind{call.T,   call.N, call.hidden != nullptr, call.cell != nullptr, call.lengths != nullptr,
+                           call.tf32};
     {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = plans_.find(kind); found != plans_.end()) return found->second;
+        const std::lock_guard lock(plans_->mutex);
+        if (const auto found = plans_->by_kind.find(kind); found != plans_->by_kind.end()) return found->second;
     }
     NetworkArguments arguments{std::vector<Arguments>(layers())};
     const Spec& first = spec(0);
@@ -143,9 +158,9 @@ std::shared_ptr<const NetworkPlan> PreparedLayers::plan_of(const LayersCall& cal
         if (call.cell != nullptr) layer[init_cell] = info({call.N, first.D() * first.C() * first.H});
     }
     auto made = network_.plan(network_.forward_spec(arguments), call.tf32);
-    const std::lock_guard lock(mutex_);
-    if (plans_.size() >= kMostKinds) plans_.clear();
-    return plans_.try_emplace(kind, std::move(made)).first->second;
+    const std::lock_guard lock(plans_->mutex);
+    if (plans_->by_kind.size() >= kMostKinds) plans_->by_kind.clear();
+    return plans_->by_kind.try_emplace(kind, std::move(made)).first->second;
 }
 
 void PreparedLayers::run(const LayersCall& given, const Poll& poll, const Share& share) const {
