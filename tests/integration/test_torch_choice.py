@@ -62,7 +62,7 @@ def test_changes_of_arguments() -> None:
 
 
 def test_similar_sizes_share_a_choice() -> None:
-    """Steps and rows count up to the next power of two, so many lengths make few kinds."""
+    """All numbers of steps or rows between two powers of two share one choice."""
     module = ours.GRU(3, 4)
     steps = [kind_of(module, torch.ones(T, 2, 3)) for T in range(1, 1025)]
     assert len(set(steps)) == 11

@@ -130,8 +130,6 @@ public:
     // Returns the dispatches that `add` adds, for a loop's body, instead of adding them to the plan.
     std::vector<Dispatch> collect(const std::function<void()>& add);
     void count_flops(double flops) { plan_.flops += flops; }
-    // Records that a step rounds the operands of a product, which the spec must allow.
-
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
 
