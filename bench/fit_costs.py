@@ -24,8 +24,8 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
 from vkrnn import _core
-from vkrnn._calls import bind
-from vkrnn._measured import CELLS, PASSES, MeasuredCall, draw_calls, open_with
+from vkrnn._cli.measured import CELLS, PASSES, MeasuredCall, draw_calls, open_with
+from vkrnn._ops.calls import bind
 
 from . import common
 from .common import Sizes, show, table

@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
-from vkrnn._measured import open_with
+from vkrnn._cli.measured import open_with
 
 from . import cells, common
 from .baseline_torch import TorchCell

@@ -12,11 +12,13 @@ Results(lstm: output [5, 3, 2] float32)
 names, and ``vkrnn.convert`` reads weights from other libraries. ``help(vkrnn.lstm)`` has shapes and equations.
 """
 
+import sys
+
 from vkrnn import convert, mpsgraph, reference
 from vkrnn._core import DeviceError, Plan, __version__
-from vkrnn._self_check import require_right_results
 from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
+from vkrnn.checks._self_check import require_right_results
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import Device, compiler_checks, default_device, devices
 from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients
@@ -65,3 +67,5 @@ __all__ = [
 ]
 
 compiler_checks.append(require_right_results)
+# Where pickles of older versions look for these modules' classes.
+sys.modules.update({"vkrnn._layer": convert, "vkrnn._mpsgraph_descriptors": mpsgraph})

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkrnn import _bench, _core, _info, _output, _tune, _tuning, demo
-from vkrnn._output import Progress, say, table
-from vkrnn._sample import check_samples, table_of
+from vkrnn import _core, demo
+from vkrnn._base.text import table
+from vkrnn._cli import bench, info, output, tune
+from vkrnn._cli.output import Progress, say
+from vkrnn._cli.sample import check_samples, table_of
+from vkrnn._device import tuning
 from vkrnn.devices import Device, devices
 
 __all__ = ["main"]
@@ -30,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         command = commands.add_parser(name, help=text, description=text)
         if name == "tune":
-            _tune.add_options(command)
+            tune.add_options(command)
         command.add_argument("--device", default=os.environ.get("VKRNN_DEVICE") or None, help=_DEVICE)
     demo.add_options(commands.add_parser("demo", help="train a forecaster on real data, and plot its forecasts"))
     options = parser.parse_args(arguments)
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo.run(options)
         return 0
     if options.command == "info":
-        say(*_info.describe())
+        say(*info.describe())
         return 0
     try:
         chosen = _devices(options.device)
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if options.command == "tune":
         try:
-            _tune.check_options(chosen[0], options)
+            tune.check_options(chosen[0], options)
         except ValueError as error:
             parser.error(str(error))
         return _tune_device(chosen[0], options)
@@ -83,14 +86,14 @@ def _check(chosen: Sequence[Device]) -> int:
 
 def _time(chosen: Sequence[Device]) -> int:
     device = chosen[0]
-    sizes = f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32"
+    sizes = f"T = {bench.T}, N = {bench.N}, I = H = {bench.H}, float32"
     say(repr(device), f"{sizes}; milliseconds of the fastest call, and how much longer the median call took:")
     disturbed = False
     rows: list[tuple[str, ...]] = [
         ("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", "PyTorch (CPU)".ljust(14), "")
     ]
     say(*table(rows))
-    for row in _bench.run(device, Progress("bench")):
+    for row in bench.run(device, Progress("bench")):
         times = ["-" if each is None else f"{each.minimum:.2f} +{each.spread:.0%}" for each in row.timings]
         rows[1:] = [(row.operation, *times, "disturbed" if row.disturbed else "")]
         say(table(rows)[1])
@@ -107,11 +110,11 @@ def _tune_device(device: Device, options: argparse.Namespace) -> int:
         return 0
     try:
         if options.print:
-            say(*_tune.shown(device))
+            say(*tune.shown(device))
         elif options.forget:
-            say("The table is removed." if _tuning.forget(device.profile) else "There is no table.")
+            say("The table is removed." if tuning.forget(device.profile) else "There is no table.")
         else:
-            _tune.tune(device, options, say)
+            tune.tune(device, options, say)
     except (OSError, ImportError, _core.DeviceError) as error:  # from a folder, a missing ml_dtypes or a driver
         say(f"  {error}")
         return 1
@@ -119,4 +122,4 @@ def _tune_device(device: Device, options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_output.run(main))
+    sys.exit(output.run(main))

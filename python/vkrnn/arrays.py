@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
-from vkrnn._dlpack import CUDA
-from vkrnn._foreign import Foreign, as_numpy, bfloat16
-from vkrnn._generics import Self
+from vkrnn._base.generics import Self
+from vkrnn._interop.dlpack import CUDA
+from vkrnn._interop.foreign import Foreign, as_numpy, bfloat16
 from vkrnn.devices import Device, DeviceLike, require_device, resolve
 
 __all__ = ["Array", "asarray", "empty", "zeros"]

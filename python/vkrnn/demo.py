@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 import vkrnn
-from vkrnn import _output
-from vkrnn._output import say
-from vkrnn._packages import missing
-from vkrnn._sample import Floats, check_samples, draw_weights, table_of
+from vkrnn._base.packages import missing
+from vkrnn._cli import output
+from vkrnn._cli.output import say
+from vkrnn._cli.sample import Floats, check_samples, draw_weights, table_of
 from vkrnn.results import LSTMOutputs
 
 __all__ = ["add_options", "main", "run"]
@@ -300,4 +300,4 @@ def plot(losses: Sequence[float], held_out: HeldOut, device: str, output: Path, 
 
 
 if __name__ == "__main__":
-    sys.exit(_output.run(main))
+    sys.exit(output.run(main))

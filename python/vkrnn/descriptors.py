@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from vkrnn import _core
-from vkrnn._generics import Self
+from vkrnn._base.generics import Self
 
 __all__ = [
     "Activation",

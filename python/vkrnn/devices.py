@@ -13,10 +13,11 @@ from contextvars import ContextVar
 from typing import Literal, NoReturn
 from weakref import WeakSet
 
-from vkrnn import _core, _tuning
-from vkrnn._generics import Self
-from vkrnn._selection import log_reports, select
-from vkrnn._warnings import warn_caller
+from vkrnn import _core
+from vkrnn._base.generics import Self
+from vkrnn._base.warnings import warn_caller
+from vkrnn._device import tuning
+from vkrnn._device.selection import log_reports, select
 from vkrnn.precision import Precision, block_precision, checked_precision
 
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
@@ -191,8 +192,7 @@ class Device:
             if self._opened is None:
                 try:
                     use = tuned and self.backend != "native" and not self._options
-                    tuning = _tuning.load(self._profile) if use else _core.make_tuning([])
-                    opened = self._opener.open(tuning)
+                    opened = self._opener.open(tuning.load(self._profile) if use else _core.make_tuning([]))
                     if self.backend == "cuda" and not self._options:
                         for check in compiler_checks:
                             check(self, _core.cuda_compiler_key(opened), prefix)

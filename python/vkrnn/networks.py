@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from vkrnn import _core
-from vkrnn._cuda import as_operand
-from vkrnn._foreign import as_numpy_integers
-from vkrnn._given_layers import flat_layers, with_arrays
-from vkrnn._layer import Layer, swapped
+from vkrnn._interop.foreign import as_numpy_integers
+from vkrnn._ops.cuda import as_operand
+from vkrnn._ops.layer import Layer, swapped
 from vkrnn.arrays import Array as DeviceArray
+from vkrnn.convert._given_layers import flat_layers, with_arrays
 from vkrnn.devices import Device, DeviceLike, resolve
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients
 from vkrnn.streams import Stream, stream

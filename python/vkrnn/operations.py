@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vkrnn._calls import run
-from vkrnn._documentation import documented
-from vkrnn._generics import A
-from vkrnn._typing import Integers, Out, Tensor
-from vkrnn._warnings import warn_of_unused_bias
+from vkrnn._base.generics import A
+from vkrnn._base.warnings import warn_of_unused_bias
+from vkrnn._ops.calls import run
+from vkrnn._ops.documentation import documented
+from vkrnn._ops.types import Integers, Out, Tensor
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import LSTMOutputs, Outputs

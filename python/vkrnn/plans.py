@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec
 
 from vkrnn import _core
-from vkrnn._calls import bind
+from vkrnn._ops.calls import bind
 from vkrnn.results import Results
 
 __all__ = ["plan"]

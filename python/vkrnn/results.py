@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from vkrnn._generics import A, Self
-from vkrnn._last_states import last_rows
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn._base.generics import A, Self
+from vkrnn.arrays import Array, asarray
 
 # Attributes of forward results, and the sequence that each is from.
 _SEQUENCES = {"last_state": "output", "last_cell": "cell_output"}
@@ -24,6 +27,19 @@ def _checked(function: str, names: Iterable[str]) -> Iterator[str]:
         if not isinstance(name, str):
             raise TypeError(f"[{function}] results: expected names, got {type(name).__name__}")
         yield name
+
+
+class Ends(NamedTuple):
+    """What decides where the sequences of a call end.
+
+    Results have a plain tuple of these, because every forward call makes one.
+    """
+
+    descriptor: Any
+    lengths: Any
+    init_state: Any
+    init_cell: Any
+    batch_first: bool = False  # of the results
 
 
 class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
@@ -68,7 +84,7 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
     _function: str
     _fields: tuple[str, ...]
     _reasons: Mapping[str, str]
-    _ends: Any = None  # of a forward call: `vkrnn._last_states.Ends`
+    _ends: Any = None  # of a forward call: `Ends`
 
     def __new__(
         cls, function: str, names: Iterable[str], arrays: Iterable[A], reasons: Mapping[str, str] | None = None
@@ -230,6 +246,30 @@ class GRUGradients(Gradients[A]):
     """
 
     secondary_bias: A
+
+
+def last_rows(sequence: Any, ends: tuple[Any, ...], *, of_cell: bool) -> Any:
+    """Return a copy [N, D W] of the rows of a sequence [T, N, D W] after the last step of each direction.
+
+    Batch rows of length 0 get the initial state, or zeros.
+    """
+    if isinstance(sequence, Array):
+        return asarray(last_rows(sequence.numpy(), ends, of_cell=of_cell), device=sequence.device)
+    descriptor, given, hidden, cell, batch_first = Ends(*ends)
+    initial = cell if of_cell else hidden
+    if batch_first:
+        sequence = sequence.swapaxes(0, 1)
+    T, N, width = sequence.shape
+    lengths = np.full(N, T) if given is None else np.asarray(given)
+    last: npt.NDArray[Any] = sequence[lengths.astype(np.int64) - 1, np.arange(N)]
+    if getattr(descriptor, "bidirectional", False):
+        last[:, width // 2 :] = sequence[0, :, width // 2 :]
+    if initial is not None:
+        start = initial.numpy() if isinstance(initial, Array) else np.asarray(initial)
+        last[lengths == 0] = start.reshape(last.shape)[lengths == 0]
+    else:
+        last[lengths == 0] = 0
+    return last
 
 
 def _listed(names: Iterable[str]) -> str:

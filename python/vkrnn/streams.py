@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
-from vkrnn._foreign import as_numpy
-from vkrnn._given_layers import flat_layers, with_arrays
-from vkrnn._layer import Layer
+from vkrnn._interop.foreign import as_numpy
+from vkrnn._ops.layer import Layer
+from vkrnn.convert._given_layers import flat_layers, with_arrays
 from vkrnn.devices import Device, DeviceLike, resolve
 
 __all__ = ["Stream", "stream"]

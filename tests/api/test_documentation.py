@@ -32,7 +32,7 @@ EXTRAS = {
     "vkrnn.jax": "jax",
     "vkrnn.onnx": "onnx",
     "vkrnn.torch": "torch",
-    "vkrnn._torch_tensors": "torch",
+    "vkrnn._interop.torch_tensors": "torch",
 }  # modules, and the packages without which they cannot be imported
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 import vkrnn
 from cases import CASES, Case, gradient_inputs, inputs, lengths_of
 from resident import position
-from vkrnn import _core, _packed
+from vkrnn import _core
+from vkrnn._ops import packed as packed_calls
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -59,8 +60,8 @@ def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
     wanted = {**dense._asdict(), **{f"d {name}": array for name, array in dense_gradients._asdict().items()}}
     wanted["d source"] = packed({"source": wanted["d source"]}, lengths)["source"]
 
-    results = _packed.call(forward.__name__, packed(given, lengths), how)
-    gradients = _packed.call(backward.__name__, packed({**given, **upstream}, lengths), how)
+    results = packed_calls.call(forward.__name__, packed(given, lengths), how)
+    gradients = packed_calls.call(backward.__name__, packed({**given, **upstream}, lengths), how)
     got = {**results._asdict(), **{f"d {name}": array for name, array in gradients._asdict().items()}}
     return got, packed(wanted, lengths)
 
@@ -86,7 +87,7 @@ def test_packed_sequences_on_vulkan() -> None:
 
 def test_last_rows() -> None:
     """`last_rows` gives the packed row of each sequence's last step."""
-    assert _packed.last_rows(np.array([4, 2, 2, 1])).tolist() == [8, 5, 6, 3]
+    assert packed_calls.last_rows(np.array([4, 2, 2, 1])).tolist() == [8, 5, 6, 3]
 
 
 def draw(lengths: list[int], I: int, H: int) -> Arrays:
@@ -138,7 +139,7 @@ MEASURE = """
 import resource
 import numpy as np
 import vkrnn
-from vkrnn import _packed
+from vkrnn._ops.packed import call
 
 T, N, I, H = 2000, 64, 8, 64
 lengths = np.array([T] + [4] * (N - 1))
@@ -165,7 +166,7 @@ with vkrnn.Device("cpu ("):
     before = peak()
     vkrnn.lstm_gradients(**given, descriptor=how)
     between = peak()
-    _packed.call("lstm_gradients", packed, how)
+    call("lstm_gradients", packed, how)
     print(between - before, peak() - between)
 """
 

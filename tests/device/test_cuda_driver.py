@@ -49,7 +49,7 @@ def test_without_nvrtc_the_device_is_skipped(fake: dict[str, str]) -> None:
 import vkrnn
 print(vkrnn.default_device().type)
 print(vkrnn._core.skipped_devices()[0][2])
-for refused in (lambda: vkrnn._cuda.cuda_device(0, "[here]"), lambda: vkrnn.Device("cuda:0")):
+for refused in (lambda: vkrnn._ops.cuda.cuda_device(0, "[here]"), lambda: vkrnn.Device("cuda:0")):
     try:
         refused()
     except vkrnn.DeviceError as error:

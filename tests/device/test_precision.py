@@ -15,7 +15,8 @@ import vkrnn
 from resident import dtype_of
 from targets import is_there
 from tolerances import ACTIVATION, ROUNDED_ACTIVATION, TF32_UNIT
-from vkrnn import _self_check, reference
+from vkrnn import reference
+from vkrnn.checks import _self_check
 
 ROUNDING = [one.index for one in vkrnn.devices() if one.rounds_products]
 SOURCE, WEIGHT = np.ones((5, 3, 16), np.float32), np.full((16, 4), 0.1, np.float32)

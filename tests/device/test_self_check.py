@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import vkrnn
-from vkrnn import _self_check, gradients
+from vkrnn import gradients
+from vkrnn.checks import _self_check
 
 
 def test_right_results_pass() -> None:

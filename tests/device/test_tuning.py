@@ -18,7 +18,8 @@ import pytest
 import vkrnn
 from resident import position
 from vkrnn import __main__ as command_line
-from vkrnn import _tune, _tuning
+from vkrnn._cli import tune as program
+from vkrnn._device import tuning
 
 SOURCE, WEIGHT = np.zeros((3, 2, 4), np.float32), np.zeros((4, 4), np.float32)
 CALL: dict[str, Any] = {"source": SOURCE, "recurrent_weight": WEIGHT, "input_weight": WEIGHT}
@@ -66,7 +67,7 @@ def tune(index: int, *arguments: str) -> int:
 
 def tune_one(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune one call as if the parameters in TUNED were fastest."""
-    monkeypatch.setattr(_tune, "_times", times)
+    monkeypatch.setattr(program, "_times", times)
     sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
     assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
 
@@ -99,7 +100,7 @@ def test_a_device_reads_what_was_tuned(
 
 def test_print_and_forget(index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """``--print`` shows the table, ``--forget`` removes it; a call without a faster strategy loses its entry."""
-    path = _tuning.path_of(vkrnn.devices()[index].profile)
+    path = tuning.path_of(vkrnn.devices()[index].profile)
     assert path is not None
     tune_one(index, monkeypatch)
     table = json.loads(path.read_text())
@@ -111,7 +112,7 @@ def test_print_and_forget(index: int, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert f"2 calls in {path}\n" in (shown := capsys.readouterr().out)
     assert "single_gate_rnn float32 N=7,I=4,H=4,D=1, T <= 4  steps, register, " in shown
 
-    monkeypatch.setattr(_tune, "_times", lambda *_: [1.0])
+    monkeypatch.setattr(program, "_times", lambda *_: [1.0])
     sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
     assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
     assert json.loads(path.read_text())["calls"] == [{**entry, "N": 7}]
@@ -134,7 +135,7 @@ def test_only_named_strategies_are_tried(index: int, monkeypatch: pytest.MonkeyP
         tried.append({**device._options})
         return [1.0]
 
-    monkeypatch.setattr(_tune, "_times", recorded)
+    monkeypatch.setattr(program, "_times", recorded)
     sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
     assert tune(index, *sizes, "--schedules", schedule, "--gemms", gemm) == 0
     first, *others = tried
@@ -149,13 +150,13 @@ def test_entries_of_other_processes_are_kept(index: int, monkeypatch: pytest.Mon
     other = {**ENTRY, "N": 7}
 
     def entered_meanwhile(call: Callable[[], object], device: vkrnn.Device, seconds: float) -> list[float]:
-        _tuning.save(profile, [other])
+        tuning.save(profile, [other])
         return times(call, device, seconds)
 
-    monkeypatch.setattr(_tune, "_times", entered_meanwhile)
+    monkeypatch.setattr(program, "_times", entered_meanwhile)
     sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
     assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
-    assert [entry["N"] for entry in _tuning.read(profile)] == [7, 2]
+    assert [entry["N"] for entry in tuning.read(profile)] == [7, 2]
 
 
 def test_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,24 +164,24 @@ def test_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path / "made by the first"))
     profile = vkrnn.Device("cpu (").profile
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda batch: _tuning.merge(profile, [{**ENTRY, "N": batch}], []), range(1, 41)))
-    assert sorted(entry["N"] for entry in _tuning.read(profile)) == list(range(1, 41))
+        list(pool.map(lambda batch: tuning.merge(profile, [{**ENTRY, "N": batch}], []), range(1, 41)))
+    assert sorted(entry["N"] for entry in tuning.read(profile)) == list(range(1, 41))
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old table stays, and no temporary file is left."""
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
     profile = vkrnn.Device("cpu (").profile
-    path = _tuning.save(profile, [ENTRY])
+    path = tuning.save(profile, [ENTRY])
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        _tuning.save(profile, [])
+        tuning.save(profile, [])
     assert list(tmp_path.iterdir()) == [path]
-    assert _tuning.read(profile) == [ENTRY]
+    assert tuning.read(profile) == [ENTRY]
 
 
 @pytest.mark.parametrize("variable", ["VKRNN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
@@ -192,11 +193,11 @@ def test_a_folder_whose_name_is_not_utf8(variable: str, tmp_path: Path, monkeypa
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     monkeypatch.setenv(variable, str(folder))
     profile = vkrnn.Device("cpu (").profile
-    path = _tuning.save(profile, [ENTRY])
+    path = tuning.save(profile, [ENTRY])
     assert path is not None
     below = {"VKRNN_CACHE_DIR": "", "XDG_CACHE_HOME": "vkrnn", "HOME": ".cache/vkrnn"}[variable]
     assert path.parent == folder / below
-    assert _tuning.read(profile) == [ENTRY]
+    assert tuning.read(profile) == [ENTRY]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems require UTF-8 folder names")
@@ -220,7 +221,7 @@ def test_shader_cache_in_a_folder_that_is_not_utf8(
 @pytest.mark.parametrize("wrong", ["{", "[]", "null", "foreign", "version", "entry", "size", "binary"])
 def test_an_unusable_table_is_ignored(index: int, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged as one warning, and the default strategies are used."""
-    path = _tuning.save(vkrnn.devices()[index].profile, [ENTRY])
+    path = tuning.save(vkrnn.devices()[index].profile, [ENTRY])
     assert path is not None
     assert strategy(vkrnn.Device(index))["rows"] == 1
     table = json.loads(path.read_text())
@@ -243,16 +244,16 @@ def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyP
     """An entry has a precision, ieee if a table has none or the strategy does not round its products."""
     default = strategy(vkrnn.Device(index))
     device = vkrnn.devices()[index]
-    _tuning.save(device.profile, [{name: value for name, value in ENTRY.items() if name != "float32"}])
-    assert [entry["float32"] for entry in _tuning.read(device.profile)] == ["ieee"]
+    tuning.save(device.profile, [{name: value for name, value in ENTRY.items() if name != "float32"}])
+    assert [entry["float32"] for entry in tuning.read(device.profile)] == ["ieee"]
     assert strategy(vkrnn.Device(index))["rows"] == 1
     rounded = strategy(vkrnn.Device(index, float32="tf32"))
     assert (rounded.get("rows") == 1) is not device.rounds_products
-    _tuning.save(device.profile, [{**ENTRY, "float32": "tf32"}])
+    tuning.save(device.profile, [{**ENTRY, "float32": "tf32"}])
     assert strategy(vkrnn.Device(index)) == default
     monkeypatch.setenv("VKRNN_FLOAT32", "tf32")
     tune_one(index, monkeypatch)
-    kept = {entry["float32"] for entry in _tuning.read(device.profile)}
+    kept = {entry["float32"] for entry in tuning.read(device.profile)}
     assert kept == ({"tf32"} if device.rounds_products else {"ieee", "tf32"})
 
 
@@ -261,20 +262,20 @@ def test_outdated_entries_are_ignored(index: int) -> None:
     default = strategy(vkrnn.Device(index))
     profile = vkrnn.devices()[index].profile
     for changed in ({"schedule": "wishes"}, {"teeth": 3}, {"rows": 4000}):
-        _tuning.save(profile, [{**ENTRY, "strategy": {**ENTRY["strategy"], **changed}}])
+        tuning.save(profile, [{**ENTRY, "strategy": {**ENTRY["strategy"], **changed}}])
         assert strategy(vkrnn.Device(index)) == default
 
 
 def test_wrong_answers_are_not_entered(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A strategy whose results disagree is not entered, however fast it is."""
-    agrees = _tune._Search._agrees
+    agrees = program._Search._agrees
 
     def wrong(search: Any, results: Any) -> bool:
         return bool(agrees(search, results)) and len(search.tried) == 1  # the default strategies come first
 
-    monkeypatch.setattr(_tune._Search, "_agrees", wrong)
+    monkeypatch.setattr(program._Search, "_agrees", wrong)
     tune_one(index, monkeypatch)
-    assert _tuning.read(vkrnn.devices()[index].profile) == []
+    assert tuning.read(vkrnn.devices()[index].profile) == []
 
 
 @pytest.mark.full

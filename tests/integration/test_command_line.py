@@ -17,8 +17,9 @@ import pytest
 import vkrnn
 from hidden import NO_GPU
 from vkrnn import __main__ as command_line
-from vkrnn import _bench, _core, _output, _tune
-from vkrnn._sample import SAMPLES
+from vkrnn import _core
+from vkrnn._cli import bench, output, tune
+from vkrnn._cli.sample import SAMPLES
 from vkrnn.checks import Comparison, Report
 
 OPERATIONS = [name + suffix for name in ("single_gate_rnn", "lstm", "gru") for suffix in ("", "_gradients")]
@@ -144,7 +145,7 @@ def test_tune_skips_sizes_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
         cells=["lstm"], sizes=[(2**31 - 1,) * 4], dtypes=["float32"], passes=["forward"], schedules=None, gemms=None
     )
     said: list[str] = []
-    _tune.tune(vkrnn.Device("cpu ("), options, said.append)
+    tune.tune(vkrnn.Device("cpu ("), options, said.append)
     assert said[0] == "  lstm forward float32 2147483647,2147483647,2147483647,2147483647: does not fit this device"
 
 
@@ -193,10 +194,10 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("command", "work"),
     [
-        ("info", "_info.describe"),
+        ("info", "info.describe"),
         ("check", "check_samples"),
-        ("bench", "_bench.run"),
-        ("tune", "_tune.tune"),
+        ("bench", "bench.run"),
+        ("tune", "tune.tune"),
         ("demo", "demo.run"),
     ],
 )
@@ -208,7 +209,7 @@ def test_an_interrupt(command: str, work: str) -> None:
         "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
         f"command_line.{work} = interrupt\n"
         f"command_line.Device.backend = 'vulkan'\n"  # the native CPU has nothing to tune
-        f"sys.argv[1:] = [{command!r}]; sys.exit(command_line._output.run(command_line.main))"
+        f"sys.argv[1:] = [{command!r}]; sys.exit(command_line.output.run(command_line.main))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
@@ -218,11 +219,11 @@ def test_an_interrupt(command: str, work: str) -> None:
 def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, disturbed: bool) -> None:
     """It prints one row per operation, forward and training, and says which ones were disturbed."""
 
-    def timed(call: Any, _: float) -> _bench.Timing:
+    def timed(call: Any, _: float) -> bench.Timing:
         call()
-        return _bench.Timing(1.0, 0.25, disturbed)
+        return bench.Timing(1.0, 0.25, disturbed)
 
-    monkeypatch.setattr(_bench, "_timed", timed)
+    monkeypatch.setattr(bench, "_timed", timed)
     assert command_line.main(["bench", "--device", "cpu ("]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = lines[3:9]
@@ -253,7 +254,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 )
 def test_disturbed_times(times: list[float], preemptions: int, *, disturbed: bool) -> None:
     """A row is called disturbed by its spread, or by how often its threads lost their processors."""
-    timing = _bench.Timing.of(times, preemptions)
+    timing = bench.Timing.of(times, preemptions)
     assert (timing.minimum, timing.disturbed) == (1e3 * min(times), disturbed)
     assert timing.spread == sorted(times)[1] / min(times) - 1
 
@@ -265,7 +266,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         stream = io.StringIO()
         monkeypatch.setattr(stream, "isatty", lambda answer=is_terminal: answer)
         monkeypatch.setattr(sys, "stderr", stream)
-        progress = _output.Progress("bench")
+        progress = output.Progress("bench")
         progress.show(0.5, "lstm")
         progress.clear()
         shown.append(stream.getvalue())
@@ -275,12 +276,12 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bench_computes_what_pytorch_does(torch: Any) -> None:
     """The programs that are timed give as many results of the same shapes."""
     rng = np.random.default_rng(0)
-    source, upstream = (rng.standard_normal((_bench.T, _bench.N, _bench.H), np.float32) for _ in range(2))
+    source, upstream = (rng.standard_normal((bench.T, bench.N, bench.H), np.float32) for _ in range(2))
     for sample in SAMPLES:
-        given = sample.arguments(rng, _bench.H, _bench.H)
+        given = sample.arguments(rng, bench.H, bench.H)
         name = sample.forward.__name__
-        forward, train = _bench._calls(sample, sample.forward, sample.backward, source, upstream, given)
-        one, two = _bench._torch_calls(torch, _bench._MODULES[name], source, upstream)
+        forward, train = bench._calls(sample, sample.forward, sample.backward, source, upstream, given)
+        one, two = bench._torch_calls(torch, bench._MODULES[name], source, upstream)
         output: Any = forward()
         theirs: Any = one()
         assert output.output.shape == tuple(theirs[0].shape)

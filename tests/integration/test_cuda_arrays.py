@@ -57,7 +57,7 @@ def test_calls_and_gradients(cell: str, library: Any) -> None:
 
     with vkrnn.Device("cpu ("):
         wanted = computed(given, upstream)
-    device = vkrnn._cuda.cuda_device(0, "[test]")
+    device = vkrnn._ops.cuda.cuda_device(0, "[test]")
     copied = device.statistics()["bytes_uploaded"]
     found = computed({name: there(array) for name, array in given.items()}, there(upstream))
     assert device.statistics()["bytes_uploaded"] == copied

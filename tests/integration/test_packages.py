@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vkrnn._packages import import_package, missing
+from vkrnn._base.packages import import_package, missing
 
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
 SOURCES = [
@@ -50,7 +50,7 @@ def test_recommended_packages_exist() -> None:
             found.add(re.split(r"[=<>]", word)[0])
     assert found == KNOWN
     messages = [path for path in (ROOT / "python" / "vkrnn").rglob("*.py") if "pip install {" in path.read_text()]
-    assert messages == [ROOT / "python" / "vkrnn" / "_packages.py"]
+    assert messages == [ROOT / "python" / "vkrnn" / "_base" / "packages.py"]
 
 
 def test_the_readme_installs_what_it_uses() -> None:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
+from vkrnn.convert._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
 from vkrnn.torch import _calls, _cuda_calls, _cuda_layers, _ops  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6

@@ -12,7 +12,7 @@ from oracles import require
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn._torch_layout import GATES  # noqa: E402
+from vkrnn.convert._torch_layout import GATES  # noqa: E402
 from vkrnn.torch import _ops  # noqa: E402
 
 T, N, I, H = 4, 3, 2, 5

@@ -18,7 +18,7 @@ import vkrnn
 from comparison import assert_close
 from oracles import require
 from tolerances import DTYPES, TORCH_IN_FLOAT64
-from vkrnn._convert_torch import _OF_CALLS
+from vkrnn.convert._torch import _OF_CALLS
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkrnn import _calls, results
+from vkrnn import results
+from vkrnn._ops import calls
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
@@ -113,7 +114,7 @@ class _Call:
     def _computed(self, arrays: Any) -> dict[str, Any]:
         given = {name: array for (name, *_), array in zip(self._given, arrays, strict=True)}
         given |= {"descriptor": self._descriptor}
-        return dict(_calls.run(results.Results, self._function, given)._asdict())
+        return dict(calls.run(results.Results, self._function, given)._asdict())
 
     @staticmethod
     def _copy(copies: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vkrnn import _prepared
+from vkrnn._ops.prepared import Prepared
 
 __all__ = ["record_runs"]
 
@@ -16,7 +16,7 @@ def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     def count(name: str) -> None:
-        run = getattr(_prepared.Prepared, name)
+        run = getattr(Prepared, name)
 
         def counted(self: Any, *given: Any, **options: Any) -> Any:
             results = run(self, *given, **options)
@@ -24,7 +24,7 @@ def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                 found.append(self)
             return results
 
-        monkeypatch.setattr(_prepared.Prepared, name, counted)
+        monkeypatch.setattr(Prepared, name, counted)
 
     count("run")
     count("run_unless_changed")

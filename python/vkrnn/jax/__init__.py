@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core, descriptors
-from vkrnn._calls import BoundCall
-from vkrnn._documentation import with_paragraphs
-from vkrnn._packages import missing
-from vkrnn._warnings import warn_of_unused_bias
+from vkrnn._base.packages import missing
+from vkrnn._base.warnings import warn_of_unused_bias
+from vkrnn._ops.calls import BoundCall
+from vkrnn._ops.documentation import with_paragraphs
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results

@@ -17,8 +17,8 @@ import numpy as np
 from jaxlib import xla_client
 
 from vkrnn import _core
-from vkrnn._cuda import cuda_device
-from vkrnn._warnings import warn_caller
+from vkrnn._base.warnings import warn_caller
+from vkrnn._ops.cuda import cuda_device
 from vkrnn.jax._examples import compute_examples
 from vkrnn.jax._host import Call, Kinds
 

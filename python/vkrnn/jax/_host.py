@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vkrnn._calls import run
+from vkrnn._ops.calls import run
 from vkrnn.devices import Device
 from vkrnn.jax._examples import compute_examples
 from vkrnn.precision import Precision, fp32_precision

@@ -12,7 +12,7 @@ model's parameters do not change. `single_gate_rnn`, `lstm` and
 device. `docs/torch.md` says what does not work.
 """
 
-from vkrnn._packages import missing
+from vkrnn._base.packages import missing
 
 try:
     import torch as _torch  # noqa: F401

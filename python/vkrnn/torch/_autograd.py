@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from vkrnn._torch_layout import descriptor
+from vkrnn.convert._torch_layout import descriptor
 from vkrnn.torch._ops import compute_layer, compute_layer_backward, layer, layer_backward
 from vkrnn.torch._repeated_layer import RepeatedLayer
 from vkrnn.torch._tracing import is_plain, unseen_by_dynamo

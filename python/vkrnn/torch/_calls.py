@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vkrnn import _packed
-from vkrnn._calls import run
-from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn._interop.torch_tensors import to_array, to_tensor
+from vkrnn._ops import packed as _packed
+from vkrnn._ops.calls import run
 from vkrnn.results import Results
 from vkrnn.torch._cuda_calls import InPlaceCall, on_device, require_device
 from vkrnn.torch._threads import pytorch_threads
@@ -27,8 +27,8 @@ def call(
 ) -> dict[str, Tensor]:
     """Run an operation on the tensors that are not None, and return its results by name.
 
-    If `packed`, sequences are packed: see `vkrnn._packed`. On a CUDA device, the call runs on PyTorch's current stream,
-    and the results are in PyTorch's memory.
+    If `packed`, sequences are packed: see `vkrnn._ops.packed`. On a CUDA device, the call runs on PyTorch's current
+    stream, and the results are in PyTorch's memory.
 
     Raises
     ------

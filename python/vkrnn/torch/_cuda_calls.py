@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core
-from vkrnn._cuda import cuda_device
+from vkrnn._ops.cuda import cuda_device
 from vkrnn.precision import block_precision
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from vkrnn._calls import REASONS
-from vkrnn._documentation import with_paragraphs
-from vkrnn._warnings import warn_of_unused_bias
+from vkrnn._base.warnings import warn_of_unused_bias
+from vkrnn._ops.calls import REASONS
+from vkrnn._ops.documentation import with_paragraphs
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results
 from vkrnn.torch._operations import ARGUMENTS, CELLS, OUTPUTS, operation, options_of

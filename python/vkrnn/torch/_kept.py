@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core
-from vkrnn._layer import Layer
-from vkrnn._prepared import Prepared
-from vkrnn._torch_layout import FORWARD, from_torch_layout
-from vkrnn._torch_tensors import to_array
+from vkrnn._interop.torch_tensors import to_array
+from vkrnn._ops.layer import Layer
+from vkrnn._ops.prepared import Prepared
+from vkrnn.convert._torch_layout import FORWARD, from_torch_layout
 from vkrnn.devices import Device, resolve
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import seen_by_others

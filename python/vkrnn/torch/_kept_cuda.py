@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vkrnn._cuda import cuda_device
+from vkrnn._ops.cuda import cuda_device
 from vkrnn.devices import Device
 from vkrnn.torch._autograd import apply_repeated_layer
 from vkrnn.torch._choice import has_gradients, is_settled

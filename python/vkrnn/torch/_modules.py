@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.nn.utils.parametrize import is_parametrized
 
-from vkrnn._warnings import warn_caller
+from vkrnn._base.warnings import warn_caller
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._recurrent import Recurrent, require_no_projection

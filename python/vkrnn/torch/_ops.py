@@ -3,7 +3,8 @@
 Arguments are in torch's layout, with the rows of both directions of a weight one after the other: G gates, D
 directions, weights [DGH, I] and [DGH, H], biases and peepholes [DGH], states [D, N, H]. The recurrent mask is
 [1, N, DH]. The source is [T, N, I], or packed: [S, I] with the `lengths` of its batch rows, longest first (see
-`vkrnn._packed`). Then all sequences are packed. The mode says which options there are: see `vkrnn._torch_layout`.
+`vkrnn._ops.packed`). Then all sequences are packed. The mode says which options there are: see
+`vkrnn.convert._torch_layout`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vkrnn import _packed
-from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout, torch_mode
-from vkrnn._torch_tensors import to_array
+from vkrnn._interop.torch_tensors import to_array
+from vkrnn._ops import packed as _packed
+from vkrnn.convert._torch_layout import (
+    FORWARD,
+    GATES,
+    descriptor,
+    from_torch_layout,
+    gradients_to_torch_layout,
+    torch_mode,
+)
 from vkrnn.torch._calls import KEYS, call
 from vkrnn.torch._cuda_calls import keep_until_read, on_device
 from vkrnn.torch._cuda_layers import Operands, backward_on_cuda, forward_on_cuda

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
-from vkrnn._generics import Self
-from vkrnn._prepared import Prepared
-from vkrnn._torch_layout import descriptor as descriptor_of
-from vkrnn._torch_layout import options_beyond_torch
-from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn._base.generics import Self
+from vkrnn._interop.torch_tensors import to_array, to_tensor
+from vkrnn._ops.prepared import Prepared
+from vkrnn.convert._torch_layout import descriptor as descriptor_of
+from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.torch._autograd import apply_layer
 from vkrnn.torch._choice import Backend, checked_backend, choose
 from vkrnn.torch._kept import Kept
@@ -36,7 +36,7 @@ class Recurrent(torch.nn.RNNBase):
     # `convert` changes a module's class and calls no constructor. These are the values of a module without options.
     peephole: bool = False
     recurrent_dropout: float = 0.0
-    _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn._torch_layout`
+    _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn.convert._torch_layout`
     backend: Backend = "auto"
     _frozen: bool = False  # the user's word that the parameters do not change: see `vkrnn.torch.frozen`
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vkrnn._torch_layout import FORWARD, descriptor, torch_mode
+from vkrnn.convert._torch_layout import FORWARD, descriptor, torch_mode
 from vkrnn.devices import Device
 from vkrnn.torch._cuda_calls import Temporary, current_stream, may_round, submit
 from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases

@@ -1,0 +1,1 @@
+"""What all modules may use: warnings, optional packages, and names of the typing module."""

@@ -1,0 +1,1 @@
+"""Parts of `vkrnn.devices`: which device is meant, and the strategies that it was tuned to."""

@@ -1,0 +1,1 @@
+"""Common parts of the functions: arguments, calls, results, layers and docstrings."""

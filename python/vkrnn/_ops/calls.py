@@ -1,0 +1,147 @@
+"""Common part of all public functions: a call is checked completely before a device is selected."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from vkrnn import _core
+from vkrnn._interop.foreign import as_numpy_integers
+from vkrnn._ops.cuda import as_operand
+from vkrnn._ops.out import checked_out
+from vkrnn.arrays import Array
+from vkrnn.devices import Device, require_device, resolve
+from vkrnn.results import Results
+
+__all__ = ["REASONS", "BoundCall", "bind", "run"]
+
+Kind = TypeVar("Kind", bound=Results[Any])
+
+_MODULES = ("vkrnn.operations", "vkrnn.gradients")
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """One of the six operations, read once from the core's table."""
+
+    cell: str
+    gradients: bool
+    required: frozenset[str]  # names of the parameters that are not optional
+    results: tuple[str, ...]
+
+
+def _operations() -> Iterator[tuple[str, _Operation]]:
+    for cell in _core.cells():
+        for name, parameters, results in (
+            (cell.name, cell.forward, cell.outputs),
+            (cell.gradients_name, cell.gradients, cell.gradient_order),
+        ):
+            required = frozenset(parameter for parameter, optional in parameters if not optional)
+            yield name, _Operation(cell.name, name == cell.gradients_name, required, tuple(results))
+
+
+_OPERATIONS = dict(_operations())
+REASONS = {  # why a result of a forward call is absent
+    "cell_output": "the descriptor has produce_cell=False and training=False",
+    "z_state": "the descriptor has training=False",
+}
+_AS_THEY_ARE = frozenset({np.ndarray, Array})
+
+
+@functools.cache
+def _absent(function: str, names: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the reason for each of the operation's results that is not in `names`."""
+    operation = _OPERATIONS[function]
+    left_out = (name for name in operation.results if name not in names)
+    return {name: f"no {name} was passed" if operation.gradients else REASONS[name] for name in left_out}
+
+
+def _checked_label(function: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ValueError(f"[{function}] name: expected a str without lone surrogates, got {name!a}")
+    return name
+
+
+@dataclass(slots=True)
+class BoundCall:
+    """A call of one of the six operations, checked by the core, with its Python options."""
+
+    call: _core.CheckedCall
+    prefix: str  # of error messages
+    device: Any
+    out: Any
+    ends: tuple[Any, ...] | None  # of a forward call: the parts of `vkrnn.results.Ends`
+
+    @staticmethod
+    def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
+        """Check all `arguments` of `function` by name, in its order. None stands for an absent optional argument.
+
+        The dict is changed. If `packed`, sequences are packed: see `vkrnn._ops.packed`.
+        """
+        operation = _OPERATIONS[function]
+        take = arguments.pop  # takes the options out, so that only arrays remain
+        descriptor, name = take("descriptor", None), take("name", None)
+        device, out = take("device", None), take("out", None)
+        label = "" if name is None else _checked_label(function, name)
+        prefix = f"[{function} '{label}']" if label else f"[{function}]"
+        given = {}
+        for key, value in arguments.items():
+            if type(value) in _AS_THEY_ARE:
+                given[key] = value
+            elif key == "lengths" and value is not None:
+                given[key] = as_numpy_integers(value, f"{prefix} {key}:")
+            elif value is not None or key in operation.required:
+                preferred = device or next((each.device for each in arguments.values() if type(each) is Array), None)
+                given[key] = as_operand(value, f"{prefix} {key}:", preferred)
+        call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
+        ends = None
+        if not operation.gradients:
+            ends = descriptor, given.get("lengths"), given.get("init_state"), given.get("init_cell")
+        return BoundCall(call, prefix, device, out, ends)
+
+    def plan(self, device: Device | None = None) -> _core.Plan:
+        """Return the plan of the call on the given device, or on the one that it would run on."""
+        chosen = device or self.resolved(self.call.device)
+        return _core.plan(chosen._open(self.prefix), self.call, chosen.float32 == "tf32")
+
+    def resolved(self, owner: Device | None) -> Device:
+        """Return the device to run on, which is the `owner` of the arrays if there are any on a device."""
+        if owner is None:
+            return resolve(self.device, self.prefix)
+        require_device(self.device, owner, self.prefix, "where the arrays are")
+        return owner
+
+
+def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: bool = False) -> Kind:
+    """Run `function` and return its `kind` of results. Arguments are as in `BoundCall.of`, for example `locals()`."""
+    bound = BoundCall.of(function, arguments, packed=packed)
+    call, prefix = bound.call, bound.prefix
+    given, owner = checked_out(call, bound.out, prefix)
+    chosen = bound.resolved(owner)
+    tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # False on devices that never round, whatever is allowed
+    results = _core.run(chosen._open(prefix), call, given, chosen, owner is not None, tf32)
+    if owner is not None:
+        results = [result if isinstance(result, Array) else Array(result) for result in results]
+    names = call.result_names
+    return kind._of(function, names, results, _absent(function, names), bound.ends)  # noqa: SLF001 - for this package
+
+
+def bind(user: str, function: Callable[..., Results[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
+    """Check the call ``function(*args, **kwargs)`` without making it, for `user`, which is named in messages."""
+    name = getattr(function, "__name__", "")
+    if getattr(function, "__module__", "") not in _MODULES or name not in _OPERATIONS:
+        known = ", ".join(f"vkrnn.{known}" for known in _OPERATIONS)
+        raise TypeError(f"[{user}] function: expected one of {known}, got {function!r}")
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"[{name}] {error}") from None
+    bound.apply_defaults()
+    return BoundCall.of(name, dict(bound.arguments))
