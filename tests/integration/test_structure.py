@@ -1,8 +1,13 @@
-"""Layers of the C++ core: a file includes headers of its own and lower layers only."""
+"""Layers of the C++ core and of the Python package.
+
+A file includes headers, and a module imports modules, of its own layer and of lower ones only.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -118,3 +123,52 @@ def test_only_the_vulkan_layer_includes_vulkan() -> None:
     vulkan = re.compile(r"#\s*include <vulkan/")
     found = [path for path in CPP.rglob("*") if path.suffix in {".h", ".cpp"} and vulkan.search(path.read_text())]
     assert found == [CPP / "src/vk/device/vulkan.h"]
+
+
+PACKAGE = CPP.parent / "python/vkrnn"
+
+# The modules and packages of python/vkrnn from the bottom up. "vkrnn" is its __init__.py.
+LAYERS = (
+    *("_core", "_base", "_interop", "precision", "descriptors", "_device", "devices", "arrays", "results", "_ops"),
+    *("operations", "gradients", "reference", "plans", "checks", "convert", "streams", "networks", "mpsgraph", "onnx"),
+    *("jax", "torch", "_cli", "vkrnn", "demo", "__main__"),
+)
+
+
+def name_of(path: Path) -> str:
+    """Return a module's dotted name."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def list_imports() -> dict[str, set[str]]:
+    """Return the modules of the package that each of its modules imports."""
+    paths = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+    known = {*paths, "vkrnn._core"}
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        found[module] = names = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{module}: imports are absolute"
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= inner if inner <= known else {*inner, str(node.module)}
+        names &= known
+    return found
+
+
+def layer_of(module: str) -> int:
+    """Return the position of a module's layer."""
+    return LAYERS.index(module.split(".")[1] if "." in module else module)
+
+
+def test_imports_point_down_the_layers() -> None:
+    """No module imports a module of a higher layer, and no modules import each other in a circle."""
+    imports = list_imports()
+    assert {layer_of(module) for module in imports} == set(range(1, len(LAYERS)))
+    pairs = [(module, imported) for module, each in imports.items() for imported in each]
+    assert len(pairs) > 200
+    assert [pair for pair in pairs if layer_of(pair[1]) > layer_of(pair[0])] == []
+    TopologicalSorter(imports).prepare()  # raises an error that names a circle

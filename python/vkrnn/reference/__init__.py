@@ -4,9 +4,9 @@ Names, arguments, layouts and results are those of the functions of `vkrnn`, wit
 of any float dtype are converted to float64, and results are float64.
 """
 
-from ._gru import gru, gru_gradients
-from ._lstm import lstm, lstm_gradients
-from ._single_gate_rnn import single_gate_rnn, single_gate_rnn_gradients
+from vkrnn.reference._gru import gru, gru_gradients
+from vkrnn.reference._lstm import lstm, lstm_gradients
+from vkrnn.reference._single_gate_rnn import single_gate_rnn, single_gate_rnn_gradients
 
 __all__ = [
     "gru",

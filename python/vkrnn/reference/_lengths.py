@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vkrnn.reference._layout import Array
 from vkrnn.results import Results
-
-from ._layout import Array
 
 Kind = TypeVar("Kind", bound=Results[Any])
 

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import LSTMDescriptor
-from vkrnn.results import LSTMGradients, LSTMOutputs
-
-from ._activations import Function, functions, gate_functions
-from ._layout import (
+from vkrnn.reference._activations import Function, functions, gate_functions
+from vkrnn.reference._layout import (
     QUIET,
     Array,
     Doubles,
@@ -24,7 +22,8 @@ from ._layout import (
     recur_weight_gradient,
     resolve,
 )
-from ._lengths import run_by_length
+from vkrnn.reference._lengths import run_by_length
+from vkrnn.results import LSTMGradients, LSTMOutputs
 
 
 class _Cell(NamedTuple):

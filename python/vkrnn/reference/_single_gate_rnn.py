@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import SingleGateRNNDescriptor
-from vkrnn.results import Gradients, Outputs
-
-from ._activations import Function, gate_functions
-from ._layout import (
+from vkrnn.reference._activations import Function, gate_functions
+from vkrnn.reference._layout import (
     QUIET,
     Array,
     Doubles,
@@ -22,7 +20,8 @@ from ._layout import (
     recur_weight_gradient,
     resolve,
 )
-from ._lengths import run_by_length
+from vkrnn.reference._lengths import run_by_length
+from vkrnn.results import Gradients, Outputs
 
 GATES = (0,)
 
