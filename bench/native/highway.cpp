@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "convert-inl.h"
-#include "cpu/kernel.h"
+#include "cpu/work/kernel.h"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/device.h"
-#include "cuda/open.h"
-#include "reports.h"
-#include "vk/run/open.h"
+#include "base/reports.h"
+#include "cpu/run/cpu_device.h"
+#include "cuda/run/cuda_devices.h"
+#include "vk/run/vulkan_devices.h"
 #include "vkrnn/costs.h"
 #include "vkrnn/device.h"
 #include "vkrnn/environment.h"

@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-#include "control_groups.h"
+#include "base/control_groups.h"
 
 namespace vkrnn {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/contention.h"
+#include "cpu/threads/contention.h"
 #include "cpu_team.h"
 #include "fake_clock.h"
 

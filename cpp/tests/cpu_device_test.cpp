@@ -11,8 +11,8 @@
 #include <set>
 #include <thread>
 
-#include "cpu/device.h"
-#include "cpu/memory.h"
+#include "cpu/memory/cpu_memory.h"
+#include "cpu/run/cpu_device.h"
 #include "cpu_plans.h"
 #include "polls.h"
 #include "vkrnn/error.h"

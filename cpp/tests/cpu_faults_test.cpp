@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "allocation_faults.h"
-#include "cpu/device.h"
+#include "cpu/run/cpu_device.h"
 #include "cpu_plans.h"
 #include "vkrnn/error.h"
 

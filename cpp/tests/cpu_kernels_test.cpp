@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "cpu_team.h"
-#include "cpu_work.h"
+#include "plan/cpu_work.h"
 
 namespace vkrnn::cpu {
 namespace {

@@ -13,8 +13,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cpu/contention.h"
-#include "cpu/processor_time.h"
+#include "cpu/threads/contention.h"
+#include "cpu/threads/processor_time.h"
 #include "cpu_team.h"
 #include "polls.h"
 #include "vkrnn/error.h"

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "cpu_team.h"
-#include "cpu_work.h"
+#include "plan/cpu_work.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn::cpu {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <limits>
 
-#include "cpu/contention.h"
+#include "cpu/threads/contention.h"
 #include "cpu_plans.h"
 #include "fake_clock.h"
 #include "polls.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/split.h"
+#include "cpu/work/split.h"
 
 namespace vkrnn::cpu {
 namespace {

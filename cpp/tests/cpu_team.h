@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernel.h"
-#include "cpu/team.h"
+#include "cpu/threads/team.h"
+#include "cpu/work/kernel.h"
 
 namespace vkrnn::cpu {
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cpu/hash.h"
+#include "cpu/work/hash.h"
 
 namespace vkrnn {
 namespace {

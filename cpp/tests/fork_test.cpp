@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "fork_safe_mutex.h"
+#include "base/fork_safe_mutex.h"
 #include "vkrnn/fork.h"
 
 namespace vkrnn {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu_work.h"
+#include "plan/cpu_work.h"
 #include "plan_specs.h"
 #include "portable/portable_abi.h"
 #include "vkrnn/error.h"

@@ -1,4 +1,4 @@
-#include "process_id.h"
+#include "base/process_id.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu_plans.h"
-#include "scratch.h"
+#include "plan/scratch.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "scale.h"
-#include "vk/device/profile.h"
+#include "vk/device/physical_device.h"
 #include "vk/pipelines/compile.h"
 #include "vkrnn/error.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "library_product.h"
+#include "plan/library_product.h"
 #include "plan_specs.h"
 #include "split/split_abi.h"
 #include "strategy_calls.h"

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <set>
 
-#include "library_product.h"
 #include "matrices/matrices_abi.h"
+#include "plan/library_product.h"
 #include "strategy_calls.h"
 #include "vkrnn/costs.h"
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "cpu/steps.h"
+#include "cpu/run/cpu_steps.h"
 #include "cpu_plans.h"
 #include "polls.h"
 #include "vkrnn/error.h"

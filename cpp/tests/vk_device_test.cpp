@@ -8,7 +8,7 @@
 #include <unistd.h>
 #endif
 
-#include "vk/device/profile.h"
+#include "vk/device/physical_device.h"
 #include "vk_plans.h"
 #include "vkrnn/environment.h"
 

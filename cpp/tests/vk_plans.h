@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "vk/run/open.h"
+#include "vk/run/vulkan_devices.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 

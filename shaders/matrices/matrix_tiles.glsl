@@ -6,7 +6,7 @@
 #ifndef VKRNN_MATRIX_TILES_GLSL
 #define VKRNN_MATRIX_TILES_GLSL
 #include "common/step.glsl"
-#include "common/tile.glsl"
+#include "tile_step/tile.glsl"
 #include "matrices/multiply.glsl"
 
 CONSTANT uint tile_rows = matrix_rows * side;

@@ -14,7 +14,9 @@
 #define HOISTS_ELEMENT
 #define MATRIX_UNITS
 #define PERSISTENT
-#include "common/tile_cells.glsl"
+#include "common/cell_step.glsl"
+#include "matrices/matrix_tiles.glsl"
+#include "tile_step/tile_cells.glsl"
 #include "matrices/hoisted_element.glsl"
 
 SPECIALIZED(kKeptBlocks, uint, kept_blocks, 1)   // k blocks of weights that a subgroup keeps

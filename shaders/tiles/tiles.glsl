@@ -9,7 +9,7 @@
 #ifndef VKRNN_TILES_GLSL
 #define VKRNN_TILES_GLSL
 #include "common/step.glsl"
-#include "common/tile.glsl"
+#include "tile_step/tile.glsl"
 #include "tiles/tiles_abi.h"
 
 SPECIALIZED(kThreadRows, uint, thread_rows, 4)

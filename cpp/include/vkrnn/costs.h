@@ -7,7 +7,7 @@
 
 #include "vkrnn/profile.h"
 #include "vkrnn/spec.h"
-#include "vkrnn/strategy.h"
+#include "vkrnn/strategy_choice.h"
 
 namespace vkrnn {
 

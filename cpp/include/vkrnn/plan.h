@@ -18,7 +18,7 @@
 
 #include "vkrnn/profile.h"
 #include "vkrnn/spec.h"
-#include "vkrnn/strategy.h"
+#include "vkrnn/strategy_choice.h"
 #include "vkrnn/tuning.h"
 
 namespace vkrnn {
@@ -125,7 +125,7 @@ struct ConstantName {
 // A compute kernel: a shader of the package, or a function of the back end, and the values of its specialization
 // constants 0, 1, 2, ...
 struct Kernel {
-    std::string shader;  // "gemm_register", "lstm_forward", ...; or a kernel of cpu/kernel.h or library_product.h
+    std::string shader;  // "gemm_register", "lstm_forward", ...; or a kernel of kernel.h or library_product.h
     std::vector<std::uint32_t> constants;
     std::vector<ConstantName> names = {};  // for a plan's text; equal kernels may have different ones
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "vkrnn/spec.h"
-#include "vkrnn/strategy.h"
+#include "vkrnn/strategy_choice.h"
 
 namespace vkrnn {
 

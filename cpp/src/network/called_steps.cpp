@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "stream_steps.h"
+#include "run/stream_steps.h"
 #include "vkrnn/error.h"
 #include "vkrnn/network.h"
 

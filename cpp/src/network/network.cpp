@@ -3,7 +3,7 @@
 #include <mutex>
 #include <utility>
 
-#include "fork_safe_mutex.h"
+#include "base/fork_safe_mutex.h"
 #include "layer_check.h"
 #include "vkrnn/error.h"
 #include "vkrnn/fingerprint.h"

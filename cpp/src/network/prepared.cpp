@@ -5,8 +5,8 @@
 #include <map>
 #include <mutex>
 
-#include "fork_safe_mutex.h"
-#include "stream_steps.h"
+#include "base/fork_safe_mutex.h"
+#include "run/stream_steps.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {

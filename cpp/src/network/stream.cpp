@@ -5,7 +5,7 @@
 #include <string>
 
 #include "layer_check.h"
-#include "stream_steps.h"
+#include "run/stream_steps.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {

@@ -7,7 +7,7 @@
 #include "matrices/matrix_products.h"
 #include "matrices/persistent_loop.h"
 #include "native/native_plan.h"
-#include "portable/products.h"
+#include "portable/portable_products.h"
 #include "portable/step_loop.h"
 #include "slices/slice_loop.h"
 #include "split/split_loop.h"

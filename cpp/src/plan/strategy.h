@@ -8,7 +8,7 @@
 
 #include "costs.h"
 #include "inputs.h"
-#include "vkrnn/strategy.h"
+#include "vkrnn/strategy_choice.h"
 #include "vkrnn/tuning.h"
 
 namespace vkrnn {

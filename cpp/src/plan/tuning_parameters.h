@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "vkrnn/profile.h"
-#include "vkrnn/strategy.h"
+#include "vkrnn/strategy_choice.h"
 
 namespace vkrnn {
 

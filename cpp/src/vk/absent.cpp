@@ -1,5 +1,5 @@
 // Replaces the Vulkan back end in builds without it, and says why there are no such devices.
-#include "vk/run/open.h"
+#include "vk/run/vulkan_devices.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 

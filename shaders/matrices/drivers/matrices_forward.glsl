@@ -1,3 +1,5 @@
 // One forward time step, whose product is computed on matrix units.
 #define MATRIX_UNITS
-#include "common/tile_step.glsl"
+#include "common/cell_step.glsl"
+#include "matrices/matrix_tiles.glsl"
+#include "tile_step/tile_step.glsl"

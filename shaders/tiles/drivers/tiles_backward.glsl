@@ -1,3 +1,5 @@
 // One backward time step, whose product is computed with plain multiply-adds.
 #define BACKWARD
-#include "common/tile_step.glsl"
+#include "common/cell_step.glsl"
+#include "tiles/tiles.glsl"
+#include "tile_step/tile_step.glsl"

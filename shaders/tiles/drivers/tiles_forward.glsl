@@ -1,2 +1,4 @@
 // One forward time step, whose product is computed with plain multiply-adds.
-#include "common/tile_step.glsl"
+#include "common/cell_step.glsl"
+#include "tiles/tiles.glsl"
+#include "tile_step/tile_step.glsl"

@@ -1,6 +1,6 @@
 // XXH3_128bits for each instruction set. xxHash's header chooses the instruction set when it is compiled. Its parts for
 // the x86 ones are put together here, as in xxHash's own file xxh_x86dispatch.c.
-#include "cpu/hash.h"
+#include "cpu/work/hash.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

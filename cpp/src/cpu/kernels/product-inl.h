@@ -8,10 +8,10 @@
 
 #include <cstring>
 
-#include "cpu/live_rows.h"
-#include "cpu/split.h"
-#include "cpu/team.h"
-#include "cpu_work.h"
+#include "cpu/threads/team.h"
+#include "cpu/work/live_rows.h"
+#include "cpu/work/split.h"
+#include "plan/cpu_work.h"
 #include "tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

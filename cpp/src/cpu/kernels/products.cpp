@@ -6,8 +6,8 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "convert-inl.h"
-#include "cpu/kernel.h"
-#include "cpu/live_rows.h"
+#include "cpu/work/kernel.h"
+#include "cpu/work/live_rows.h"
 #include "elements-inl.h"
 #include "product-inl.h"
 

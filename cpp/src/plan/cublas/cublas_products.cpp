@@ -3,7 +3,7 @@
 #include <map>
 #include <numeric>
 
-#include "library_product.h"
+#include "plan/library_product.h"
 
 namespace vkrnn {
 namespace {

@@ -1,6 +1,6 @@
 #include "matrix_cost.h"
 
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 
 namespace vkrnn {
 namespace {

@@ -1,7 +1,7 @@
 // The time loop with one dispatch for each step, or two for cells with two phases, and with products on matrix units.
 #pragma once
 
-#include "plan/portable/shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

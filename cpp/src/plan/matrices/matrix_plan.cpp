@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 
 namespace vkrnn {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "matrix_units.h"
-#include "plan/portable/shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

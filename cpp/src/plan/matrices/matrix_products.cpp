@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "matrix_units.h"
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 #include "plan/tuning_parameters.h"
 
 namespace vkrnn {

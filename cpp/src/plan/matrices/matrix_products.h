@@ -1,7 +1,8 @@
 // Products on matrix units. Small products, sums and conversions use the tiled strategy.
 #pragma once
 
-#include "plan/portable/products.h"
+#include "plan/gpu/shader_products.h"
+#include "plan/portable/portable_products.h"
 
 namespace vkrnn {
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "matrix_cost.h"
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 
 namespace vkrnn {
 namespace {

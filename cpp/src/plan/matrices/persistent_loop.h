@@ -2,7 +2,7 @@
 // wait for each other between steps. They keep the weights, or a part of them, in registers.
 #pragma once
 
-#include "plan/portable/shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

@@ -1,6 +1,6 @@
 #include "native_plan.h"
 
-#include "cpu_work.h"
+#include "plan/cpu_work.h"
 
 namespace vkrnn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 #include "portable/portable_abi.h"
 
 namespace vkrnn {

@@ -1,7 +1,7 @@
 // The time loop with one dispatch for each step, or two for cells with two phases. Runs on any Vulkan device.
 #pragma once
 
-#include "shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

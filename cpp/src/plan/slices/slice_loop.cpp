@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 #include "slices/slices_abi.h"
 
 namespace vkrnn {

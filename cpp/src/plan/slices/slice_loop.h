@@ -3,7 +3,7 @@
 // registers and shared memory of one multiprocessor.
 #pragma once
 
-#include "plan/portable/shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

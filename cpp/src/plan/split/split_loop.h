@@ -3,7 +3,7 @@
 #pragma once
 
 #include "plan/cublas/cublas_products.h"
-#include "plan/portable/shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/gpu.h"
+#include "plan/gpu/gpu.h"
 #include "tiles/tiles_abi.h"
 
 namespace vkrnn {

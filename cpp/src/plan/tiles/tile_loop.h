@@ -2,7 +2,7 @@
 // tiles in shared memory and registers, with plain multiply-adds. Runs on any GPU.
 #pragma once
 
-#include "plan/portable/shader_loop.h"
+#include "plan/gpu/shader_loop.h"
 
 namespace vkrnn {
 

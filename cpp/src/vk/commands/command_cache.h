@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "vk/commands/stream.h"
+#include "vk/commands/command_stream.h"
 #include "vk/memory/pool.h"
 #include "vk/pipelines/pipelines.h"
 #include "vkrnn/plan.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "buffer_references.h"
+#include "run/buffer_references.h"
 #include "vk/commands/relocate.h"
 
 namespace vkrnn::vk {

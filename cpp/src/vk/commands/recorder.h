@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "vk/commands/command_cache.h"
-#include "vk/commands/stream.h"
+#include "vk/commands/command_stream.h"
 #include "vk/commands/timings.h"
 #include "vk/device/vulkan.h"
 #include "vk/memory/pool.h"

@@ -1,6 +1,6 @@
 #include "vk/commands/relocate.h"
 
-#include "buffer_references.h"
+#include "run/buffer_references.h"
 
 namespace vkrnn::vk {
 

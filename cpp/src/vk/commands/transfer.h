@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "vk/commands/stream.h"
+#include "vk/commands/command_stream.h"
 #include "vk/memory/ring.h"
 #include "vk/memory/workers.h"
 

@@ -14,10 +14,10 @@
 #include <unistd.h>
 #endif
 
-#include "fork_safe_mutex.h"
-#include "reports.h"
-#include "vk/device/environment.h"
-#include "vk/device/profile.h"
+#include "base/fork_safe_mutex.h"
+#include "base/reports.h"
+#include "vk/device/physical_device.h"
+#include "vk/device/switches.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "fork_safe_mutex.h"
-#include "process_id.h"
+#include "base/fork_safe_mutex.h"
+#include "base/process_id.h"
 #include "vk/device/vulkan.h"
 #include "vkrnn/profile.h"
 

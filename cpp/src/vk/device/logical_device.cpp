@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "host_memory.h"
-#include "vk/device/environment.h"
-#include "vk/device/profile.h"
+#include "base/host_memory.h"
+#include "vk/device/physical_device.h"
+#include "vk/device/switches.h"
 
 namespace vkrnn::vk {
 namespace {

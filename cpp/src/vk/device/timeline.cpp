@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "poll.h"
+#include "run/poll.h"
 #include "vkrnn/poll_interval.h"
 
 namespace vkrnn::vk {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <bit>
 
-#include "vk/device/profile.h"
+#include "vk/device/physical_device.h"
 
 namespace vkrnn::vk {
 namespace {

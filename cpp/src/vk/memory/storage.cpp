@@ -1,6 +1,6 @@
 #include "vk/memory/storage.h"
 
-#include "leak.h"
+#include "base/leak.h"
 #include "vk/device/context.h"
 
 namespace vkrnn::vk {

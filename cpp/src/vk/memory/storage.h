@@ -4,7 +4,7 @@
 #include <atomic>
 #include <memory>
 
-#include "packed_copies.h"
+#include "run/packed_copies.h"
 #include "vk/memory/pool.h"
 #include "vkrnn/device.h"
 

@@ -4,8 +4,8 @@
 #include <sstream>
 #include <string>
 
-#include "checked_file.h"
-#include "reports.h"
+#include "base/checked_file.h"
+#include "base/reports.h"
 #include "vkrnn/device.h"
 #include "vkrnn/environment.h"
 

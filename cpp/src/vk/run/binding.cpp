@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "leak.h"
+#include "base/leak.h"
 
 namespace vkrnn::vk {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "scratch.h"
+#include "plan/scratch.h"
 #include "vk/commands/recorder.h"
 #include "vk/commands/transfer.h"
 #include "vk/memory/arena.h"

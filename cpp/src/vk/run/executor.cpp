@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "empty_call.h"
-#include "leak.h"
-#include "seconds.h"
-#include "vk/device/error.h"
+#include "base/leak.h"
+#include "base/seconds.h"
+#include "run/empty_call.h"
+#include "vk/device/vulkan_error.h"
 #include "vk/run/session.h"
 
 namespace vkrnn::vk {

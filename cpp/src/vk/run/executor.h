@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "plan/cache.h"
-#include "vk/commands/stream.h"
+#include "plan/plan_cache.h"
+#include "vk/commands/command_stream.h"
 #include "vk/device/context.h"
 #include "vk/memory/storage.h"
 #include "vk/run/interruptible_mutex.h"

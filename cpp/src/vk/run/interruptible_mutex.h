@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "poll.h"
+#include "run/poll.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 #include "vkrnn/poll_interval.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "host_memory.h"
+#include "base/host_memory.h"
 
 namespace vkrnn::vk {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "vk/commands/command_stream.h"
 #include "vk/commands/recorder.h"
-#include "vk/commands/stream.h"
 #include "vk/commands/transfer.h"
 #include "vk/memory/arena.h"
 #include "vk/memory/workers.h"

@@ -1,0 +1,368 @@
+#include "cpu/run/cpu_device.h"
+
+#include <unistd.h>
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/host_memory.h"
+#include "base/messages.h"
+#include "base/seconds.h"
+#include "cpu/run/cpu_steps.h"
+#include "cpu/threads/team.h"
+#include "plan/cpu_work.h"
+#include "plan/scratch.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+const std::string kArray = "[Array] ";
+
+// Smaller requests are not checked: asking how much memory is free costs more than a small call.
+constexpr std::uint64_t kMany = 64 << 20;
+// Smaller results for the host are allocated by NumPy.
+constexpr std::uint64_t kLeastForHost = 4096;
+
+std::string processor_name() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);) {
+        if (line.starts_with("model name")) {
+            const auto colon = line.find(": ");
+            if (colon != std::string::npos) return line.substr(colon + 2);
+        }
+    }
+    return "processor";
+}
+
+// The memory of a plan's buffers during one call.
+class Buffers {
+public:
+    Buffers(const Plan& plan, const std::shared_ptr<Memory>& memory, std::span<const InputLocation> inputs,
+            std::span<const ResultLocation> results)
+        : plan_(plan), at_(plan.buffers.size()) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            const InputLocation& input = inputs[i];
+            const std::size_t buffer = plan.inputs[i].second;
+            // Kernels never write inputs.
+            at_[buffer] = const_cast<std::byte*>(  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                input.storage ? input.storage->host() + input.offset : static_cast<const std::byte*>(input.host));
+        }
+        for (std::size_t i = 0; i < results.size(); ++i) {
+            const ResultLocation& result = results[i];
+            at_[plan.results[i]] =
+                result.storage ? result.storage->host() + result.offset : static_cast<std::byte*>(result.host);
+        }
+        for (std::size_t i = 0; i < inputs.size(); ++i) find_packed(plan.inputs[i].second, inputs[i], memory);
+        place_rest(memory);
+    }
+
+    [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
+
+    // Returns whether a packed buffer was filled by an earlier call, or is not needed.
+    [[nodiscard]] bool is_full(std::size_t buffer) const { return std::ranges::find(full_, buffer) != full_.end(); }
+
+    // Stores the new packed copies with their arrays, for later calls.
+    void keep_packed() {
+        for (Kept& kept : kept_) kept.storage->keep(std::move(kept.key), std::move(kept.copy));
+    }
+
+private:
+    struct Kept {
+        HostStorage* storage;
+        PackedKey key;
+        std::shared_ptr<const PackedCopy> copy;
+    };
+
+    void find_packed(std::size_t input, const InputLocation& operand, const std::shared_ptr<Memory>& memory) {
+        auto* const storage = dynamic_cast<HostStorage*>(operand.storage.get());
+        for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer) {
+            const PlanBuffer& packed = plan_.buffers[buffer];
+            if (packed.role != Role::packed || packed.packing.input != input) continue;
+            if (storage == nullptr) {
+                if (packed.packing.optional) full_.push_back(buffer);
+                continue;
+            }
+            PackedKey key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
+            if (auto copy = storage->packed(key)) {
+                at_[buffer] = copy->lease.data();
+                full_.push_back(buffer);
+                used_.push_back(std::move(copy));
+            } else if (const auto version = storage->version()) {
+                const auto made = std::make_shared<PackedCopy>(memory, packed.bytes);
+                made->version = *version;
+                at_[buffer] = made->lease.data();
+                kept_.push_back({storage, std::move(key), made});
+                used_.push_back(made);
+            }
+        }
+    }
+
+    // Places the scratch buffers, and packed copies of inputs that are not arrays.
+    void place_rest(const std::shared_ptr<Memory>& memory) {
+        std::vector<std::size_t> rest;
+        for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
+            if (at_[buffer] == nullptr && !is_full(buffer)) rest.push_back(buffer);
+        const ScratchLayout layout = place_scratch(plan_, rest, kAlignment, ~std::uint64_t{0});
+        scratch_.emplace(memory, layout.bytes(), Memory::Use::brief);
+        for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.spots[i].offset;
+    }
+
+    const Plan& plan_;
+    std::vector<std::byte*> at_;
+    std::optional<Lease> scratch_;
+    std::vector<std::size_t> full_;
+    std::vector<std::shared_ptr<const PackedCopy>> used_;
+    std::vector<Kept> kept_;
+};
+
+// A dispatch whose buffer references have been replaced by addresses.
+struct Task {
+    const NamedKernel* kernel = nullptr;
+    const std::uint32_t* constants = nullptr;
+    std::vector<std::uint64_t> work{};  // a struct of cpu_work.h
+
+    [[nodiscard]] const std::byte* bytes_of_work() const { return reinterpret_cast<const std::byte*>(work.data()); }
+};
+
+Task make_task(const Plan& plan, const Dispatch& dispatch, const Target& target, const Buffers& buffers) {
+    const Kernel& kernel = plan.kernels[dispatch.kernel];
+    Task task{&find_kernel(target, kernel.shader), kernel.constants.data()};
+    const std::vector<std::byte>& bytes = dispatch.push.bytes;
+    task.work.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+    std::memcpy(task.work.data(), bytes.data(), bytes.size());
+    for (std::uint32_t i = 0; i < dispatch.push.references; ++i) {
+        const BufferReference reference = task.work[i];
+        std::byte* const at = buffers.at(referenced_buffer(reference));  // null for a buffer that is not needed
+        task.work[i] = at == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(at + referenced_offset(reference));
+    }
+    return task;
+}
+
+// Returns the plan's dispatches in order. Clears buffers at once, because no dispatch writes them.
+std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffers& buffers) {
+    std::vector<Task> tasks;
+    for (const Step& step : plan.steps) {
+        if (const auto* clear = std::get_if<Clear>(&step)) {
+            std::memset(buffers.at(clear->buffer), 0, plan.buffers[clear->buffer].bytes);
+        } else {
+            const auto& dispatch = std::get<Dispatch>(step);
+            if (dispatch.fills == kNoBuffer || !buffers.is_full(dispatch.fills))
+                tasks.push_back(make_task(plan, dispatch, target, buffers));
+        }
+    }
+    return tasks;
+}
+
+void run_tasks(const std::vector<Task>& tasks, const Poll& poll, std::string_view prefix) {
+    unsigned most = allowed_threads(prefix);
+    // If other software uses the second processor, waiting for it takes longer than doing its share of the work.
+    if (most == 2 && contended()) most = 1;
+    unsigned wanted = 1;
+    for (const Task& task : tasks)
+        wanted = std::max(wanted, task.kernel->threads(task.bytes_of_work(), task.constants, most));
+    run_on_team(wanted, poll, [&](Member& member) {
+        for (const Task& task : tasks) {
+            task.kernel->run(task.bytes_of_work(), task.constants, member);
+            if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
+        }
+    });
+}
+
+// Marks the storages of a call's results as written when it is destroyed, even if the call has failed.
+struct Changes {
+    std::span<const ResultLocation> results;
+    ~Changes() {
+        for (const ResultLocation& result : results)
+            if (result.storage) result.storage->changed();
+    }
+};
+
+}  // namespace
+
+Profile profile() {
+    const Target& target = chosen_target();
+    Profile found;
+    found.name = "cpu (" + processor_name() + ")";
+    found.backend = Backend::native;
+    found.driver = "native";
+    found.driver_version = std::string(target.name);
+    found.type = DeviceType::cpu;
+    found.subgroup_size = target.lanes;
+    found.memory_bytes =
+        static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    found.max_allocation = std::uint64_t{1} << 47;
+    found.unified_memory = true;
+    found.float64 = true;
+    return found;
+}
+
+CpuDevice::CpuDevice(StrategyChoice fixed)
+    : target_(chosen_target()), profile_(cpu::profile()), fixed_(std::move(fixed)) {}
+
+std::shared_ptr<const Plan> CpuDevice::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_); }
+
+void CpuDevice::check_usable(const std::string& prefix) const {
+    if (closed_) throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");
+}
+
+std::uint64_t CpuDevice::free_memory() const { return host_memory_available() + memory_->unused(); }
+
+void CpuDevice::throw_no_room(const std::string& prefix, std::uint64_t bytes) const {
+    const std::uint64_t free = free_memory();
+    throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +
+                          " are free on " + profile_.name,
+                      bytes, free);
+}
+
+void CpuDevice::throw_no_array(std::uint64_t bytes) const {
+    const std::uint64_t free = std::min(free_memory(), profile_.max_allocation);
+    throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(free) + " are available on " +
+                          profile_.name,
+                      bytes, free);
+}
+
+void CpuDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
+    const std::string prefix = error_prefix(label);
+    check_usable(prefix);
+    if (bytes <= kMany) return;
+    if (bytes > free_memory()) throw_no_room(prefix, bytes);
+}
+
+std::shared_ptr<Storage> CpuDevice::allocate(std::uint64_t bytes, bool /*host_writes*/) {
+    check_usable(kArray);
+    if (bytes > kMany && bytes > std::min(free_memory(), profile_.max_allocation)) throw_no_array(bytes);
+    try {
+        return std::make_shared<HostStorage>(memory_, bytes);
+    } catch (const std::bad_alloc&) {
+        throw_no_array(bytes);
+    }
+}
+
+std::shared_ptr<Storage> CpuDevice::allocate_for_host(std::uint64_t bytes) {
+    check_usable(kArray);
+    // NumPy allocates small arrays faster and with less overhead.
+    return bytes < kLeastForHost ? nullptr : allocate(bytes, false);
+}
+
+void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+                    std::span<const ResultLocation> results, bool /*wait*/, std::string_view label, const Poll& poll) {
+    const auto start = Clock::now();
+    const std::string prefix = error_prefix(label);
+    check_usable(prefix);
+    const Changes changes{results};
+    const auto attempt = [&] {
+        Buffers buffers(*plan, memory_, inputs, results);
+        std::vector<Task> tasks;
+        for (bool done = false; !done;) {
+            tasks = make_tasks(*plan, target_, buffers);
+            try {
+                run_tasks(tasks, poll, prefix);
+                done = true;
+            } catch (const Forked&) {  // the child computes everything again with its own threads
+            }
+        }
+        buffers.keep_packed();
+        return tasks.size();
+    };
+    std::uint64_t dispatches = 0;
+    try {
+        try {
+            dispatches = attempt();
+        } catch (const std::bad_alloc&) {
+            // Scratch memory of threads and NumPy's arrays do not come from the pool, so they may lack memory that it
+            // keeps unused.
+            if (!memory_->release_unused()) throw;
+            dispatches = attempt();
+        }
+    } catch (const std::bad_alloc&) {
+        throw_no_room(prefix, plan->temporary_bytes());
+    }
+    const double seconds = seconds_since(start);
+    const std::lock_guard lock(mutex_);
+    ++statistics_.calls;
+    ++statistics_.submissions;
+    statistics_.dispatches += dispatches;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (!inputs[i].storage) statistics_.bytes_imported += plan->buffers[plan->inputs[i].second].bytes;
+    statistics_.last_device_seconds = statistics_.last_host_seconds = seconds;
+}
+
+std::unique_ptr<StreamSteps> CpuDevice::prepare_steps(std::span<const StreamPart> layers, unsigned threads) {
+    std::vector<std::shared_ptr<const Plan>> plans;
+    std::uint64_t bytes = 0;
+    for (const StreamPart& layer : layers) {
+        Spec spec = layer.spec;
+        if (is_half(spec.dtype)) spec.dtype = Dtype::float32;
+        const Plan& made = *plans.emplace_back(plan(spec));
+        // Sources and outputs are in the caller's memory.
+        std::vector<std::size_t> existing = made.results;
+        for (const auto& [argument, buffer] : made.inputs)
+            if (argument == Argument::source) existing.push_back(buffer);
+        bytes += made.peak_bytes(existing);
+    }
+    require_room(*plans.front(), bytes, "[stream]");
+    try {
+        return std::make_unique<CpuSteps>(target_, memory_, layers, plans, threads);
+    } catch (const std::bad_alloc&) {
+        const std::uint64_t free = host_memory_available();
+        throw MemoryError("[stream] the stream needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +
+                              " are free on " + profile_.name,
+                          bytes, free);
+    }
+}
+
+void CpuDevice::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memcpy(to.storage->host() + to.offset, from, bytes);
+    to.storage->changed();
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_uploaded += bytes;
+}
+
+void CpuDevice::download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memcpy(to, from.storage->host() + from.offset, bytes);
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_downloaded += bytes;
+}
+
+void CpuDevice::copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memcpy(to.storage->host() + to.offset, from.storage->host() + from.offset, bytes);
+    to.storage->changed();
+}
+
+void CpuDevice::clear(const std::shared_ptr<Storage>& storage, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memset(storage->host(), 0, storage->bytes());
+    storage->changed();
+}
+
+void CpuDevice::wait(const Storage& /*storage*/, const Poll& /*poll*/) { check_usable(kArray); }
+
+void CpuDevice::synchronize(const Poll& /*poll*/) { check_usable("[Device] "); }
+
+void CpuDevice::close() {
+    closed_ = true;
+    memory_->close();
+}
+
+void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] the CPU device cannot be lost"); }
+
+Statistics CpuDevice::statistics() const {
+    const std::size_t plans = plans_.size();
+    const std::uint64_t held = memory_->held();
+    const std::lock_guard lock(mutex_);
+    Statistics statistics = statistics_;
+    statistics.plans = plans;
+    statistics.bytes_allocated = held;
+    return statistics;
+}
+
+}  // namespace vkrnn::cpu

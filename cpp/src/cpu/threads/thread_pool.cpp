@@ -1,0 +1,196 @@
+#include "cpu/threads/thread_pool.h"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "cpu/threads/contention.h"
+#include "cpu/threads/sleep.h"
+#include "vkrnn/poll_interval.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// How long threads spin before they sleep. Workers spin while they wait for work, because waking a sleeping thread
+// takes long; callers spin while they wait for a worker.
+constexpr auto kSpinForWork = 100us;
+constexpr auto kSpinForWorker = 20us;
+
+// The pools are never destroyed, because their threads wait in them until the process ends. The first one is created
+// when the library is loaded. If a function created it at first use, a process that was forked during that would wait
+// for ever.
+std::atomic<Pool*> current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+std::atomic<unsigned> forks_so_far = 0;
+[[maybe_unused]] const int new_pool_after_a_fork = pthread_atfork(nullptr, nullptr, [] {
+    ++forks_so_far;
+    current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+});
+
+// Asks for time slices of a tenth of a millisecond. When it is woken, a thread with shorter slices than the one that
+// occupies its processor need not wait for the end of that one's slice. Its share of the processor stays the same.
+// Linux before 6.12 ignores this.
+void use_short_slices() {
+#ifdef SYS_sched_setattr
+    struct {  // sched_attr of linux/sched/types.h, which contradicts <sched.h> in older systems
+        std::uint32_t size, policy;
+        std::uint64_t flags;
+        std::int32_t nice;
+        std::uint32_t priority;
+        std::uint64_t runtime, deadline, period;
+    } attributes{};
+    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0 || attributes.policy != SCHED_OTHER)
+        return;
+    attributes.runtime = std::chrono::nanoseconds(100us).count();
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
+#endif
+}
+
+}  // namespace
+
+Pool& pool() { return *current_pool; }
+
+unsigned forks() { return forks_so_far.load(std::memory_order_relaxed); }
+
+void Worker::run() {
+    bool has_short_slices = false;
+    for (std::uint32_t last = 0;; ++last) {
+        if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; },
+                        pool_contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
+            sleeps_ = 1;
+            while (turn_.load() == last) sleep_while(turn_, last, 1h);
+            sleeps_ = 0;
+        }
+        if (wants_short_slices_ && !std::exchange(has_short_slices, true)) use_short_slices();
+        (*work_)(rank_);
+        done_.store(last + 1);
+        if (waited_for_.load() != 0) wake_all(done_);
+    }
+}
+
+void Worker::give(const std::function<void(unsigned)>& work, unsigned rank) {
+    work_ = &work;
+    rank_ = rank;
+    turn_.fetch_add(1);
+    if (sleeps_.load() != 0) wake_all(turn_);
+}
+
+void Worker::wait(const std::function<bool()>& poll) {
+    const std::uint32_t wanted = turn_.load();
+    if (spin_until([&] { return done_.load(std::memory_order_acquire) == wanted; }, kSpinForWorker)) return;
+    waited_for_ = 1;
+    for (std::uint32_t seen = done_.load(); seen != wanted; seen = done_.load()) {
+        sleep_while(done_, seen, poll_interval);
+        if (!poll()) break;
+    }
+    waited_for_ = 0;
+}
+
+std::vector<Worker*> Pool::take(unsigned wanted, unsigned allowed, bool apart) {
+    const std::lock_guard lock(mutex_);
+    const unsigned room = allowed > running_ + 1 ? allowed - running_ - 1 : 0;
+    std::vector<Worker*> taken;
+    taken.reserve(std::min(wanted, room));
+    ++running_;
+    while (taken.size() < std::min(wanted, room)) {
+        if (idle_.empty() && !make()) break;
+        taken.push_back(idle_.back());
+        idle_.pop_back();
+    }
+    place(taken, apart);
+    running_ += static_cast<unsigned>(taken.size());
+    return taken;
+}
+
+void Pool::give_back(const std::vector<Worker*>& workers) noexcept {
+    const std::lock_guard lock(mutex_);
+    running_ -= 1 + static_cast<unsigned>(workers.size());
+    // The first worker taken will be taken first again, because its caches hold the data.
+    idle_.insert(idle_.end(), workers.rbegin(), workers.rend());
+}
+
+bool Pool::enter(unsigned threads, unsigned allowed) {
+    const std::lock_guard lock(mutex_);
+    if (running_ + threads > allowed) return false;
+    running_ += threads;
+    return true;
+}
+
+void Pool::leave(unsigned threads) {
+    const std::lock_guard lock(mutex_);
+    running_ -= threads;
+}
+
+std::size_t Pool::idle() {
+    const std::lock_guard lock(mutex_);
+    return idle_.size();
+}
+
+// Creates an idle worker. Returns false if the system cannot create another thread.
+bool Pool::make() noexcept try {
+    auto worker = std::make_unique<Worker>();
+    if (idle_.capacity() == made_) idle_.reserve(2 * made_ + 8);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    const auto body = [](void* self) -> void* {
+        static_cast<Worker*>(self)->run();
+        return nullptr;
+    };
+    // Workers block all signals: the program's own threads handle them.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&worker->handle_, &attributes, body, worker.get());
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&attributes);
+    if (failed != 0) return false;
+    sched_getaffinity(0, sizeof worker->affinity_, &worker->affinity_);
+    worker->number_ = made_++;
+    idle_.push_back(worker.release());
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
+// Lets the workers run on the processors that the calling thread may use now. `apart`: each worker may use only one of
+// them, another one than the calling thread does now if there are more processors than workers. Workers that were made
+// when there were more processors may share one.
+void Pool::place(const std::vector<Worker*>& workers, bool apart) {
+    if (workers.empty()) return;
+    cpu_set_t all;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+    std::array<int, CPU_SETSIZE> processors{};
+    std::size_t count = 0;
+    for (int i = 0; i < CPU_SETSIZE && apart; ++i)
+        if (CPU_ISSET(i, &all)) processors.at(count++) = i;
+    const int callers = sched_getcpu();
+    for (Worker* worker : workers) {
+        worker->wants_short_slices_ = apart;
+        cpu_set_t target = all;
+        if (count != 0) {
+            const int own = processors.at((worker->number_ + 1) % count);
+            CPU_ZERO(&target);
+            CPU_SET(own == callers ? processors.front() : own, &target);
+        }
+        if (CPU_EQUAL(&worker->affinity_, &target)) continue;
+        if (pthread_setaffinity_np(worker->handle_, sizeof target, &target) == 0) worker->affinity_ = target;
+    }
+}
+
+bool fills_processors(unsigned threads) {
+    cpu_set_t all;
+    return sched_getaffinity(0, sizeof all, &all) == 0 && static_cast<unsigned>(CPU_COUNT(&all)) == threads;
+}
+
+}  // namespace vkrnn::cpu

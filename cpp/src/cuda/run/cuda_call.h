@@ -1,0 +1,112 @@
+// One call of a plan on a CUDA device: the memory of its buffers, and the launches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cuda/kernels/cublaslt_products.h"
+#include "cuda/kernels/modules.h"
+#include "cuda/memory/cuda_memory.h"
+#include "vkrnn/cuda.h"
+#include "vkrnn/device.h"
+
+namespace vkrnn::cuda {
+
+// Casts to CudaStorage. Throws std::invalid_argument if the storage belongs to another device.
+CudaStorage& own(const Memory& memory, const Storage& storage);
+
+class Call {
+public:
+    // The context must be current as long as the object lives. If `allocate` is not null, temporary memory comes from
+    // it, and belongs to whoever gave it.
+    Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate);
+    // Frees temporary memory that comes from `memory`, in the stream's order.
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // Places all buffers and copies the inputs that are in host memory or not aligned. Throws DriverError, and
+    // std::logic_error if the operands do not fit the plan.
+    void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
+
+    // Returns the bytes that the call allocates in addition to arrays and their packed copies. Call it after bind().
+    [[nodiscard]] std::uint64_t temporary_bytes() const { return temporary_bytes_; }
+
+    // Launches the kernels, and the products of cuBLASLt. Throws DriverError and LibraryError.
+    void launch(const std::vector<LoadedKernel>& kernels, Products& products, const Poll& poll);
+
+    // Copies results that are in host memory or not aligned to where they belong. The driver may wait for the kernels
+    // if there are any in host memory.
+    [[nodiscard]] bool has_host_results() const;
+    void copy_results();
+
+    // Call finish() when everything is launched: it stores new packed copies with their arrays, and marks results as
+    // changed. Call give_up() instead after a failure.
+    void finish();
+    void give_up() noexcept;
+
+    [[nodiscard]] std::uint64_t launched() const { return launched_; }
+    [[nodiscard]] std::uint64_t uploaded() const { return uploaded_; }      // bytes
+    [[nodiscard]] std::uint64_t downloaded() const { return downloaded_; }  // bytes
+
+private:
+    // A copy of a result after the last step, to host memory or to memory that is not aligned.
+    struct After {
+        void* host;
+        Address to;
+        Address from;
+        std::uint64_t bytes;
+    };
+    // A packed copy that the call makes.
+    struct Made {
+        CudaStorage* of;
+        std::size_t buffer;
+        std::uint64_t version;
+        PackedKey key;
+        std::shared_ptr<PackedCopy> copy;
+    };
+
+    void find_packed(std::size_t input, const InputLocation& operand);
+    void mark_used();
+    void make_packed();
+    [[nodiscard]] Address allocate(std::uint64_t bytes) const;
+    void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
+    void copy_inputs(std::span<const InputLocation> inputs);
+    Address use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
+    // Returns true if a step fills a packed buffer whose copy exists already.
+    [[nodiscard]] bool is_left_out(std::size_t fills) const;
+    void step(const Clear& clear);
+    void step(const Dispatch& dispatch);
+    void step(const Loop& loop);
+    // A dispatch and its parameters with addresses: push constants, and those of a time loop.
+    struct Launch {
+        const Dispatch& dispatch;
+        std::vector<std::uint64_t> push, params;
+        std::optional<Products::Bound> product;  // if it is one of cuBLASLt
+    };
+    [[nodiscard]] Launch prepare(const Dispatch& dispatch);
+    void launch(Launch& prepared);
+
+    const std::shared_ptr<Memory> memory_;
+    const Plan& plan_;
+    const Stream stream_;
+    const CudaAllocator* const allocate_;
+    const Poll* poll_ = nullptr;
+    const std::vector<LoadedKernel>* kernels_ = nullptr;
+    Products* products_ = nullptr;
+    std::vector<Address> placements_;                  // of each buffer
+    std::vector<std::size_t> full_;                    // packed buffers whose copies exist already
+    std::vector<std::shared_ptr<PackedCopy>> packed_;  // all that the call uses
+    std::vector<Made> made_;
+    std::vector<CudaStorage*> used_, written_;            // the caller keeps them alive
+    std::vector<std::pair<std::size_t, Address>> moved_;  // inputs that are copied, and where from; 0 is the host
+    std::vector<After> after_;
+    Address temporary_ = 0;
+    std::uint64_t temporary_bytes_ = 0, launched_ = 0, uploaded_ = 0, downloaded_ = 0;
+};
+
+}  // namespace vkrnn::cuda

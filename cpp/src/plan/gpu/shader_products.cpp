@@ -1,0 +1,118 @@
+#include "shader_products.h"
+
+#include <algorithm>
+
+#include "portable/portable_abi.h"
+
+namespace vkrnn {
+namespace {
+
+constexpr std::int64_t kRowsPerPart = 256;
+constexpr std::int64_t kMaxParts = 1024;
+
+}  // namespace
+
+double product_flops(const Spec& spec) {
+    const double each = 2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(spec.D() * spec.G() * spec.H);
+    const double input = spec.has(Argument::input_weight) ? each * static_cast<double>(spec.I) : 0;
+    return spec.gradients ? 2 * input + each * static_cast<double>(spec.H) : input;
+}
+
+void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
+               std::int64_t columns, std::size_t out, std::int64_t out_offset) {
+    RowSum sum;
+    sum.rows = parts;
+    sum.width = columns;
+    sum.in = {from, 0, columns, 0, 0};
+    sum.out = out;
+    sum.out_offset = out_offset;
+    builder.row_sum(label, sum);
+}
+
+void ShaderProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
+                             bool independent) const {
+    const std::int64_t columns = sum.directions * sum.gates * sum.width;
+    const std::int64_t part = std::max(kRowsPerPart, ceil_div(sum.rows, kMaxParts));
+    const std::int64_t parts = ceil_div(sum.rows, part);
+    const std::size_t out = parts == 1 ? sum.out : builder.scratch(label + " parts", parts * columns);
+    const std::int64_t out_offset = parts == 1 ? sum.out_offset : 0;
+
+    abi::ReducePush push{};
+    push.in_ = builder.at(sum.in.buffer, sum.in.offset);
+    push.out_ = builder.at(out, out_offset);
+    push.rows = u32(sum.rows);
+    push.part = u32(part);
+    push.width = u32(sum.width);
+    push.gates = u32(sum.gates);
+    push.directions = u32(sum.directions);
+    push.in_row = u32(sum.in.row);
+    push.in_direction = u32(sum.in.direction);
+    push.in_gate = u32(sum.in.gate);
+    if (sum.factor) {
+        push.factor = builder.at(sum.factor->buffer, sum.factor->offset);
+        push.factor_row = u32(sum.factor->row);
+        push.factor_direction = u32(sum.factor->direction);
+        push.factor_gate = u32(sum.factor->gate);
+    }
+    Constants constants;
+    constants.flag(abi::kReduceFactor, "factor", sum.factor.has_value())
+        .stored(builder.stored({sum.in.buffer, sum.factor ? sum.factor->buffer : PlanBuilder::kZeros, out}),
+                builder.spec().dtype);
+    builder.dispatch(label, builder.kernel("reduce", std::move(constants)),
+                     builder.groups(ceil_div(columns, abi::kElementwiseGroup), parts), make_block(push), independent);
+    if (parts == 1) return;
+
+    add_parts(builder, label + ": add parts", out, parts, columns, sum.out, sum.out_offset);
+}
+
+void ShaderProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                             bool independent) const {
+    abi::ConvertPush push{};
+    push.in_ = reference_to(conversion.from, 0);
+    push.out_ = reference_to(conversion.to, 0);
+    push.count = u32(conversion.elements);
+    Constants constants;
+    constants.flag(abi::kConvertBfloat, "bfloat16", builder.spec().dtype == Dtype::bfloat16)
+        .flag(abi::kConvertNarrow, "narrow", conversion.narrow);
+    const std::int64_t workgroups =
+        ceil_div(conversion.elements, std::int64_t{abi::kElementwiseGroup} * abi::kConvertEach);
+    builder.dispatch(label, builder.kernel("convert", std::move(constants)), builder.groups(workgroups),
+                     make_block(push), independent);
+}
+
+void ShaderProducts::last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
+                               bool independent) const {
+    const Spec& spec = builder.spec();
+    const bool has_lengths = rows.lengths != PlanBuilder::kZeros, has_initial = rows.initial != PlanBuilder::kZeros;
+    abi::LastRowsPush push{};
+    push.in_ = builder.at(rows.sequence, 0);
+    push.initial = builder.at(rows.initial, 0);
+    push.out_ = builder.at(rows.out, 0);
+    push.lengths = reference_to(rows.lengths, 0);
+    push.T = u32(spec.T);
+    push.N = u32(spec.N);
+    push.width = u32(rows.width);
+    push.directions = u32(spec.D());
+    Constants constants;
+    constants.flag(abi::kLastLengths, "lengths", has_lengths)
+        .flag(abi::kLastInitial, "initial", has_initial)
+        .stored(builder.stored({rows.sequence, rows.initial, rows.out}), spec.dtype);
+    const std::int64_t groups = ceil_div(spec.N * spec.D() * rows.width, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("last_rows", std::move(constants)), builder.groups(groups), make_block(push),
+                     independent);
+}
+
+void ShaderProducts::multiply(PlanBuilder& builder, const std::string& label,
+                              const Multiplication& multiplication) const {
+    abi::MultiplyPush push{};
+    push.a = builder.at(multiplication.a, 0);
+    push.b = builder.at(multiplication.b, 0);
+    push.out_ = builder.at(multiplication.out, 0);
+    push.count = u32(multiplication.elements);
+    Constants constants;
+    constants.stored(builder.stored({multiplication.a, multiplication.b, multiplication.out}), builder.spec().dtype);
+    const std::int64_t groups = ceil_div(multiplication.elements, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("multiply", std::move(constants)), builder.groups(groups), make_block(push));
+}
+
+}  // namespace vkrnn
