@@ -77,7 +77,7 @@ protected:
 TEST_P(Networks, HaveTheBitsOfOneCallForEachLayer) {
     const bool masked = GetParam();
     const Network network(device_, layers());
-    NetworkArguments arguments{std::vector<Arguments>(3), {}, true};
+    NetworkArguments arguments{std::vector<Arguments>(3), {}, 0};
     arguments.layers[0] = {{source, info({T, N, I})}};
     arguments.layers[1] = {{init_state, info({N, 10})}, {init_cell, info({N, 10})}};
     Tensors tensors{{{0, source}, numbers(T * N * I, 4)},
@@ -88,7 +88,7 @@ TEST_P(Networks, HaveTheBitsOfOneCallForEachLayer) {
         tensors[{0, Between{}}] = numbers(T * N * 7, 7);
         tensors[{1, Between{}}] = numbers(T * N * 10, 8);
     }
-    const NetworkSpec spec = network.forward_spec(arguments);
+    const NetworkSpec spec = network.check(arguments);
     tensors.merge(run(network, spec, tensors));
     NetworkUpstream upstream{info({T, N, 4}), std::vector<Arguments>(3)};
     upstream.layers[0] = {{state_gradient, info({N, 7})}};
@@ -96,7 +96,7 @@ TEST_P(Networks, HaveTheBitsOfOneCallForEachLayer) {
     tensors[{2, source_gradient}] = numbers(T * N * 4, 9);
     tensors[{0, state_gradient}] = numbers(N * 7, 10);
     tensors[{1, cell_gradient}] = numbers(N * 10, 11);
-    const NetworkSpec back = network.gradient_spec(spec, upstream);
+    const NetworkSpec back = check_network_gradients(spec, upstream);
     const Tensors gradients = run(network, back, tensors);
 
     // The same, layer by layer.
@@ -110,13 +110,13 @@ TEST_P(Networks, HaveTheBitsOfOneCallForEachLayer) {
     for (std::size_t l = 0; l < 3; ++l) {
         const StreamLayer layer = weights_[l].layer();
         each.push_back(std::make_unique<Network>(device_, std::span(&layer, 1)));
-        NetworkArguments one{{arguments.layers[l]}, {}, true};
+        NetworkArguments one{{arguments.layers[l]}, {}, 0};
         one.layers[0][source] = info({T, N, weights_[l].I});
         Tensors& own = forward[l];
         own[{0, source}] = below;
         for (const Argument state : {init_state, init_cell})
             if (tensors.contains({l, state})) own[{0, state}] = tensors.at({l, state});
-        own.merge(run(*each[l], each[l]->forward_spec(one), own));
+        own.merge(run(*each[l], each[l]->check(one), own));
         for (const Output output : outputs_of(spec.layers[l]))
             EXPECT_EQ((own.at({0, output})), (tensors.at({l, output}))) << l << name_of(output);
         below = own.at({0, Output::output});
@@ -124,14 +124,14 @@ TEST_P(Networks, HaveTheBitsOfOneCallForEachLayer) {
     }
     std::vector<float> above = tensors.at({2, source_gradient});
     for (std::size_t l = 3; l-- > 0;) {
-        NetworkArguments one{{arguments.layers[l]}, {}, true};
+        NetworkArguments one{{arguments.layers[l]}, {}, 0};
         one.layers[0][source] = info({T, N, weights_[l].I});
         NetworkUpstream of_one{info({T, N, weights_[l].D() * weights_[l].H}), {upstream.layers[l]}};
         Tensors& own = forward[l];
         own[{0, source_gradient}] = above;
         for (const Argument state : {state_gradient, cell_gradient})
             if (tensors.contains({l, state})) own[{0, state}] = tensors.at({l, state});
-        const Tensors found = run(*each[l], each[l]->gradient_spec(each[l]->forward_spec(one), of_one), own);
+        const Tensors found = run(*each[l], check_network_gradients(each[l]->check(one), of_one), own);
         for (const Argument argument : {recurrent_weight, input_weight, bias, init_state, init_cell}) {
             if (!back.layers[l].has(argument)) continue;
             EXPECT_EQ((found.at({0, argument})), (gradients.at({l, argument}))) << l << name_of(argument);

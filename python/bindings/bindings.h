@@ -216,6 +216,7 @@ void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 void register_cuda(py::module_& module);
 void register_cuda_calls(py::module_& module);
+void register_tensor_calls(py::module_& module);
 void register_layers(py::module_& module);
 void register_network(py::module_& module);
 void register_streams(py::module_& module);

@@ -235,7 +235,7 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             checked.arrays.emplace_back(argument, as_int32(info.integers));  // the device reads what was checked
         infos[argument] = std::move(info);
     }
-    checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label, packed);
+    checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label, {.packed = packed});
     return checked;
 }
 

@@ -88,7 +88,8 @@ public:
         made.network = this;
         made.owner = owner;
         made.tf32 = tf32;
-        NetworkArguments arguments{{}, {}, training};
+        NetworkArguments arguments;
+        if (training) arguments.trained = 0;
         for (std::size_t l = 0; l < layers.size(); ++l)
             arguments.layers.push_back(read(layers[l], l, owner, made.given));
         for (std::size_t l = 0; l < between.size(); ++l) {
@@ -98,7 +99,7 @@ public:
             arguments.between.back() = info_of_any(mask, Argument::mask);
             made.given[{l, Between{}}] = mask;
         }
-        made.spec = network_->forward_spec(arguments);
+        made.spec = network_->check(arguments);
         const py::object& source = made.given.at({0, Argument::source});
         made.resident = py::isinstance<Array>(source);
         made.dtype = made.resident ? source.cast<const Array&>().dtype : source.cast<py::array>().dtype();
@@ -131,7 +132,7 @@ public:
             upstream.source_gradient = info_of_any(array, Argument::source_gradient);
             given[{network_->layers() - 1, Argument::source_gradient}] = array;
         }
-        const NetworkSpec spec = network_->gradient_spec(forward.spec, upstream);
+        const NetworkSpec spec = check_network_gradients(forward.spec, upstream);
         Arrays results;
         run(
             spec, forward, given,
@@ -143,7 +144,7 @@ public:
         py::list found;
         for (std::size_t l = 0; l < network_->layers(); ++l) {
             py::dict of_layer;
-            for (const Argument argument : spec.layers[l].cell().gradient_order)
+            for (const Argument argument : gradient_order_of(spec.layers[l]))
                 if (const auto result = results.find({l, argument}); result != results.end())
                     of_layer[to_python(name_of(argument))] = forward.shown(result->second);
             found.append(std::move(of_layer));

@@ -65,12 +65,17 @@ const uint kLastInitial = 1u;       // 1: there are initial states
 struct LastRowsPush {
     Address in_, initial, out_, lengths;
     uint T, N, width, directions;       // width: elements of one direction
+    uint state_row, state_direction;    // strides of out_ and initial, in elements
 };
 
-// out(i) = a(i) b(i). Tensors 0, 1, 2 are a, b, out_. Workgroups: x and y count groups of elements.
-struct MultiplyPush {
+// out(i) = a(i) b(i), or a(i) + b(i); but a(i) alone where i % period >= limit.
+// Specialization constants.
+const uint kCombineAdds = 0u;       // 1: add, else multiply
+// Tensors 0, 1, 2 are a, b, out_. Workgroups: x and y count groups of elements.
+struct CombinePush {
     Address a, b, out_;
     uint count;
+    uint limit, period;
     uint padding;
 };
 

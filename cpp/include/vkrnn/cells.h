@@ -32,8 +32,9 @@ enum class Argument : std::uint8_t {
     peephole,
     secondary_bias,
     lengths,
+    recurrent_bias,  // of calls in PyTorch's layout only, see Spec::torch_layout
 };
-constexpr std::size_t kArguments = 16;
+constexpr std::size_t kArguments = 17;
 
 // Results of the forward operations. The last states are those after the last step of each batch row and direction.
 enum class Output : std::uint8_t { output, cell_output, z_state, last_state, last_cell };
@@ -44,7 +45,7 @@ std::string_view name_of(Output output);
 std::string_view name_of(Activation activation);  // empty if the value is not one of the enum's
 
 // An axis of a symbolic shape: a letter, or H times a product of G (gates), C (cell states) and D (directions).
-enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, DCH, D, one };
+enum class Axis : std::uint8_t { T, N, I, H, DH, GH, CH, DGH, DCH, D, one };
 using SymbolicShape = std::vector<Axis>;
 
 // The shapes that an argument may have. The first one is documented; the others are accepted, too. If the last one

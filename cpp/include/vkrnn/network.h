@@ -16,19 +16,26 @@
 namespace vkrnn {
 
 // What the caller gives to a forward call of a network, without the data. `layers` has, for each layer, the initial
-// states and the mask; layer 0 also has the source and the lengths. `between` has the masks between layers, by the
-// layer below; it may be shorter than the layers.
+// states, the mask, and the weights unless the network keeps them; layer 0 also has the source and the lengths.
+// `between` has the masks between layers, by the layer below; it may be shorter than the layers.
 struct NetworkArguments {
     std::vector<Arguments> layers;
     std::vector<std::optional<TensorInfo>> between{};
-    bool training = false;  // whether the call returns all that the gradient call needs
+    std::size_t trained = static_cast<std::size_t>(-1);  // the first layer for which gradients can follow, if any
+    CallForm form{};
 };
 
-// The upstream gradients of a gradient call. `layers` has state_gradient and cell_gradient of each layer.
+// The upstream gradients of a gradient call. `layers` has state_gradient and cell_gradient of each layer. If sequences
+// are packed, layer 0 also has the lengths.
 struct NetworkUpstream {
     std::optional<TensorInfo> source_gradient{};
     std::vector<Arguments> layers;
 };
+
+// Return the specs of a network's calls, whose layers have these options. Throw TypeError or ValueError about the
+// arguments.
+NetworkSpec check_network(std::span<const Descriptor> layers, const NetworkArguments& arguments);
+NetworkSpec check_network_gradients(const NetworkSpec& forward, const NetworkUpstream& upstream);
 
 // Thread-safe.
 class Network {
@@ -40,9 +47,8 @@ public:
     Network(const Network&) = delete;
     Network& operator=(const Network&) = delete;
 
-    // Return the spec of a call. Throw TypeError or ValueError about the arguments.
-    [[nodiscard]] NetworkSpec forward_spec(const NetworkArguments& arguments) const;
-    [[nodiscard]] NetworkSpec gradient_spec(const NetworkSpec& forward, const NetworkUpstream& upstream) const;
+    // As check_network(), with this network's layers.
+    [[nodiscard]] NetworkSpec check(NetworkArguments arguments) const;
 
     // Returns the plan of a call, from a cache if possible. `tf32`: float32 products may be rounded.
     [[nodiscard]] std::shared_ptr<const NetworkPlan> plan(const NetworkSpec& spec, bool tf32) const;
@@ -75,8 +81,6 @@ private:
         std::map<Argument, Weight> weights;
     };
     struct Shared;
-
-    [[nodiscard]] Spec check(std::size_t layer, bool gradients, bool training, Arguments arguments) const;
 
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;

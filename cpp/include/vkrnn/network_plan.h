@@ -16,6 +16,7 @@ namespace vkrnn {
 struct NetworkSpec {
     std::vector<Spec> layers;
     std::vector<bool> between{};  // by layer: whether a mask multiplies its output before the next layer reads it
+    std::size_t first = 0;        // gradients: the first layer whose gradients are computed
     auto operator<=>(const NetworkSpec&) const = default;
 };
 
@@ -32,6 +33,9 @@ struct NetworkTensor {
     auto operator<=>(const NetworkTensor&) const = default;
 };
 
+// Returns what an argument of a layer's call is in its network.
+NetworkTensor tensor_of(Argument argument, std::size_t layer);
+
 struct NetworkPlan {
     std::shared_ptr<const Plan> plan;  // its spec is that of the first layer
     // One for each of plan->inputs and plan->results. All layers share the lengths, which are those of layer 0.
@@ -42,8 +46,9 @@ struct NetworkPlan {
 using PlanOf = std::function<std::shared_ptr<const Plan>(const Spec&)>;
 
 // Returns the plan of a network's call, made from the plans of its layers. The results have the bits of one call for
-// each layer. A forward call returns the last states of all layers if the specs ask for them. With training states, it
-// also returns all that the gradient call needs.
+// each layer. A forward call returns the last states of all layers if the specs ask for them, and of layers with
+// training states all that the gradient call needs. A gradient call returns the gradient of the source only if the first
+// layer takes part.
 NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of);
 
 }  // namespace vkrnn

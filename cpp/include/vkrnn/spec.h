@@ -40,6 +40,10 @@ struct Spec {
     // The sum of the lengths if sequences are packed, else 0. A packed sequence has a row for each time step and live
     // batch row, step by step. Batch rows are sorted by length, the longest first.
     std::int64_t packed_rows = 0;
+    // Whether the call has PyTorch's layout. States and their gradients are [D, N, C H] instead of [N, D C H]. There may be
+    // a bias of the recurrent product, recurrent_bias, beside that of the input product. If a gate scales the candidate's
+    // product, its part for the candidate takes the place of the secondary bias.
+    bool torch_layout = false;
 
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
     // Returns whether an argument that may be for the last step alone has a row for every step.
@@ -96,6 +100,12 @@ std::string to_text(const TensorShape& shape);
 // Returns the results of a forward call in their order: the documented ones, then the last states.
 std::vector<Output> outputs_of(const Spec& spec);
 
+// Returns the arguments whose gradients a gradient call returns, in the documented order.
+std::vector<Argument> gradient_order_of(const Spec& spec);
+
+// Returns the arguments that the call may have, in the documented order.
+std::vector<Parameter> parameters_of(const Spec& spec);
+
 struct ResultInfo {
     std::string name;  // "output", "cell_output", "z_state"; for gradients the argument's name
     TensorShape shape;
@@ -107,15 +117,20 @@ struct Call {
     std::vector<ResultInfo> results;
 };
 
+// What the shapes of a call's arguments do not say. If `packed`, sequences are [sum of lengths, ...] instead of
+// [T, N, ...]; such a call needs lengths and takes no mask. For `torch_layout`, see Spec.
+struct CallForm {
+    bool packed = false, torch_layout = false;
+};
+
 // Checks everything that a user can get wrong. Throws TypeError (dtype, unknown argument) or ValueError (rank, size, an
 // axis of length 0 other than the batch, missing argument, number out of range). The message is a whole sentence that
 // begins with the operation in brackets:
 //   [lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] (H = 128 from recurrent_weight.shape[0]
 //   / 4)
-// `label` is the caller's name for the call. If it is not empty, the message begins with [lstm 'label']. If `packed`,
-// sequences are packed: [sum of lengths, ...] instead of [T, N, ...]. Such a call needs lengths and takes no mask.
+// `label` is the caller's name for the call. If it is not empty, the message begins with [lstm 'label'].
 Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label = {},
-                bool packed = false);
+                CallForm form = {});
 
 // Returns the beginning of every message about a call: "[lstm]" or "[lstm_gradients 'label']".
 std::string message_prefix(const Cell& cell, bool gradients, std::string_view label);

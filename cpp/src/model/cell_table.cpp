@@ -12,6 +12,7 @@ constexpr std::array<std::string_view, kArguments> kArgumentNames{
     "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
     "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
     "mask",           "peephole",         "secondary_bias",  "lengths",
+    "recurrent_bias",
 };
 constexpr std::array<std::string_view, kOutputs> kOutputNames{"output", "cell_output", "z_state", "last_state",
                                                               "last_cell"};
@@ -47,6 +48,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
         {{{DH}}, {{DH}}},                                        // secondary_bias
         {{{N}}, {{N}}},                                          // lengths
+        {{{DGH}}, {{DGH}}},                                      // recurrent_bias
         {{{T, N, DGH}}, {{T, N, DGH}}},                          // source without input_weight
     }};
     if (argument == source && !has_input_weight) return kRules.back();

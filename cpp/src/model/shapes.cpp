@@ -8,6 +8,7 @@ std::int64_t multiple_of_h(const Spec& spec, Axis axis) {
         case Axis::H: return 1;
         case Axis::DH: return spec.D();
         case Axis::GH: return spec.G();
+        case Axis::CH: return spec.C();
         case Axis::DGH: return spec.D() * spec.G();
         case Axis::DCH: return spec.D() * spec.C();
         default: return 0;
@@ -33,6 +34,13 @@ TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
 }
 
 const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument argument) {
+    using enum Axis;
+    static const std::vector<SymbolicShape> kHidden{{D, N, H}}, kCell{{D, N, CH}}, kCellGradient{{D, N, CH}, {T, N, DCH}};
+    if (spec.torch_layout) {
+        if (argument == Argument::init_state || argument == Argument::state_gradient) return kHidden;
+        if (argument == Argument::init_cell) return kCell;
+        if (argument == Argument::cell_gradient) return kCellGradient;
+    }
     const ShapeRule& rule = shape_rule(argument, spec.has(Argument::input_weight));
     return spec.D() == 2 ? rule.bidirectional : rule.unidirectional;
 }
@@ -46,7 +54,11 @@ TensorShape shape_of(const Spec& spec, Argument argument) {
     return shape;
 }
 
-TensorShape shape_of(const Spec& spec, Output output) { return to_shape(spec, shape_rule(output)); }
+TensorShape shape_of(const Spec& spec, Output output) {
+    if (spec.torch_layout && output == Output::last_state) return shape_of(spec, Argument::init_state);
+    if (spec.torch_layout && output == Output::last_cell) return shape_of(spec, Argument::init_cell);
+    return to_shape(spec, shape_rule(output));
+}
 
 std::vector<Output> outputs_of(const Spec& spec) {
     std::vector<Output> found{Output::output};
@@ -54,6 +66,23 @@ std::vector<Output> outputs_of(const Spec& spec) {
     if (spec.descriptor.has(Flag::training)) found.push_back(Output::z_state);
     if (spec.last_states) found.push_back(Output::last_state);
     if (spec.last_states && spec.C() > 0) found.push_back(Output::last_cell);
+    return found;
+}
+
+std::vector<Argument> gradient_order_of(const Spec& spec) {
+    std::vector<Argument> found;
+    for (const Argument argument : spec.cell().gradient_order) {
+        const bool is_part = argument == Argument::secondary_bias && spec.has(Argument::recurrent_bias);
+        if (spec.has(argument) && !is_part) found.push_back(argument);
+        if (argument == Argument::bias && spec.has(Argument::recurrent_bias))
+            found.push_back(Argument::recurrent_bias);
+    }
+    return found;
+}
+
+std::vector<Parameter> parameters_of(const Spec& spec) {
+    std::vector<Parameter> found = spec.gradients ? spec.cell().gradients : spec.cell().forward;
+    if (spec.torch_layout) found.push_back({Argument::recurrent_bias, true});
     return found;
 }
 

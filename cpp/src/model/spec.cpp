@@ -23,13 +23,15 @@ std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_strin
 class Checker {
 public:
     Checker(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
-            bool packed)
+            CallForm form)
         : arguments_(arguments),
-          packed_(packed),
+          packed_(form.packed),
           prefix_(message_prefix(vkrnn::cell(descriptor.cell), gradients, label)) {
         spec_.descriptor = normalised(descriptor, gradients);
         spec_.gradients = gradients;
+        spec_.torch_layout = form.torch_layout;
         for (const auto& given : arguments) spec_.present |= 1u << static_cast<unsigned>(given.first);
+        parameters_ = parameters_of(spec_);
     }
 
     Call check() {
@@ -47,6 +49,8 @@ public:
             }
             if (argument == Argument::lengths) check_lengths(tensor.integers);
         }
+        if (given(Argument::recurrent_bias) && spec_.scales_product())
+            spec_.present |= 1u << static_cast<unsigned>(Argument::secondary_bias);
         return {spec_, spec_.gradients ? gradient_results() : forward_results()};
     }
 
@@ -68,7 +72,6 @@ private:
     }
 
     const Cell& cell() const { return spec_.cell(); }
-    const std::vector<Parameter>& parameters() const { return spec_.gradients ? cell().gradients : cell().forward; }
     std::string_view operation() const { return spec_.gradients ? cell().gradients_name : cell().name; }
     bool bidirectional() const { return spec_.D() == 2; }
     bool given(Argument argument) const { return spec_.has(argument); }
@@ -90,15 +93,15 @@ private:
     void check_names() const {
         for (const auto& [argument, tensor] : arguments_) {
             const bool refused = packed_ && argument == Argument::mask;
-            if (!refused && std::ranges::find(parameters(), argument, &Parameter::argument) != parameters().end())
+            if (!refused && std::ranges::find(parameters_, argument, &Parameter::argument) != parameters_.end())
                 continue;
             std::string known;
-            for (const Parameter& parameter : parameters()) {
+            for (const Parameter& parameter : parameters_) {
                 known += (known.empty() ? "" : ", ") + std::string(name_of(parameter.argument));
             }
             throw TypeError(at(argument) + "unknown argument; " + std::string(operation()) + " takes " + known);
         }
-        for (const Parameter& parameter : parameters()) {
+        for (const Parameter& parameter : parameters_) {
             const bool optional = parameter.optional && !(packed_ && parameter.argument == Argument::lengths);
             if (optional || given(parameter.argument)) continue;
             throw ValueError(at(parameter.argument) + "expected an array, got none");
@@ -117,7 +120,7 @@ private:
 
     void check_each() {
         spec_.dtype = source_dtype();
-        for (const Parameter& parameter : parameters()) {
+        for (const Parameter& parameter : parameters_) {
             if (!given(parameter.argument)) continue;
             const TensorInfo& tensor = arguments_.at(parameter.argument);
             if (parameter.argument == Argument::lengths) {
@@ -299,9 +302,8 @@ private:
 
     std::vector<ResultInfo> gradient_results() const {
         std::vector<ResultInfo> results;
-        for (const Argument argument : cell().gradient_order) {
-            if (given(argument)) results.push_back({std::string(name_of(argument)), given_shape(argument)});
-        }
+        for (const Argument argument : gradient_order_of(spec_))
+            results.push_back({std::string(name_of(argument)), given_shape(argument)});
         return results;
     }
 
@@ -309,6 +311,7 @@ private:
     bool packed_;
     std::string prefix_;
     Spec spec_;
+    std::vector<Parameter> parameters_;
 };
 
 }  // namespace
@@ -319,8 +322,8 @@ std::string message_prefix(const Cell& cell, bool gradients, std::string_view la
 }
 
 Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
-                bool packed) {
-    return Checker(descriptor, gradients, arguments, label, packed).check();
+                CallForm form) {
+    return Checker(descriptor, gradients, arguments, label, form).check();
 }
 
 }  // namespace vkrnn

@@ -40,7 +40,7 @@ public:
 
     void run(const void* input, void* output, std::int64_t steps, const Poll& poll) override {
         if (steps != steps_) {
-            spec_ = network_.forward_spec(arguments(steps));
+            spec_ = network_.check(arguments(steps));
             steps_ = steps;
         }
         network_.run(

@@ -21,19 +21,6 @@ std::uint64_t bytes_of(const TensorShape& shape, Dtype dtype) {
     return static_cast<std::uint64_t>(elements_of(shape)) * storage_bytes(dtype);
 }
 
-TensorInfo info_of(const Spec& spec, const TensorShape& shape) { return {std::string(name_of(spec.dtype)), shape, {}}; }
-
-// Checks a mask between layers or a gradient of an output, which has the shape of the layer's output.
-void require_like_output(const TensorInfo& given, const Spec& spec, const std::string& what) {
-    const TensorShape wanted = shape_of(spec, Output::output);
-    if (given.dtype != name_of(spec.dtype))
-        throw TypeError(kLabel + " " + what + ": expected dtype " + std::string(name_of(spec.dtype)) +
-                        " like source, got " + given.dtype);
-    if (given.shape != wanted)
-        throw ValueError(kLabel + " " + what + ": expected shape [T, N, " + (spec.D() == 2 ? "2H" : "H") +
-                         "] = " + to_text(wanted) + ", got " + to_text(given.shape));
-}
-
 }  // namespace
 
 // What threads share. The mutex is held for moments only, so that a fork need not wait for a device.
@@ -109,63 +96,14 @@ void Network::refresh() {
     }
 }
 
-Spec Network::check(std::size_t layer, bool gradients, bool training, Arguments arguments) const {
-    for (const auto& [argument, weight] : layers_[layer].weights) arguments[argument] = weight.info;
-    Descriptor descriptor = layers_[layer].spec.descriptor;
-    descriptor.set(Flag::training, training);
-    descriptor.set(Flag::produce_cell, false);
-    Spec spec = check_call(descriptor, gradients, arguments, "layer " + std::to_string(layer)).spec;
-    spec.last_states = !gradients;
-    return spec;
-}
-
-NetworkSpec Network::forward_spec(const NetworkArguments& arguments) const {
-    if (arguments.layers.size() != layers_.size())
-        throw ValueError(kLabel + " expected arguments of " + std::to_string(layers_.size()) + " layers, got " +
-                         std::to_string(arguments.layers.size()));
-    NetworkSpec made;
+NetworkSpec Network::check(NetworkArguments arguments) const {
+    std::vector<Descriptor> descriptors;
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-        Arguments given = arguments.layers[l];
-        if (l > 0) {
-            const Spec& below = made.layers.back();
-            given[source] = info_of(below, shape_of(below, Output::output));
-            const auto lengths_given = arguments.layers[0].find(lengths);
-            if (lengths_given != arguments.layers[0].end()) given[lengths] = lengths_given->second;
-        }
-        made.layers.push_back(check(l, false, arguments.training, std::move(given)));
+        descriptors.push_back(layers_[l].spec.descriptor);
+        if (l >= arguments.layers.size()) continue;
+        for (const auto& [argument, weight] : layers_[l].weights) arguments.layers[l][argument] = weight.info;
     }
-    for (std::size_t l = 0; l < arguments.between.size(); ++l) {
-        const std::string what = "between[" + std::to_string(l) + "]";
-        if (arguments.between[l] && l + 1 >= layers_.size())
-            throw ValueError(kLabel + " " + what + ": expected at most " + std::to_string(layers_.size() - 1) +
-                             " masks between " + std::to_string(layers_.size()) + " layers");
-        if (arguments.between[l]) require_like_output(*arguments.between[l], made.layers[l], what);
-        made.between.push_back(arguments.between[l].has_value());
-    }
-    made.between.resize(layers_.size() - 1);
-    return made;
-}
-
-NetworkSpec Network::gradient_spec(const NetworkSpec& forward, const NetworkUpstream& upstream) const {
-    NetworkSpec made{{}, forward.between};
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-        const Spec& spec = forward.layers.at(l);
-        Arguments given = upstream.layers.at(l);
-        const auto add = [&](Argument argument, const TensorShape& shape) { given[argument] = info_of(spec, shape); };
-        for (const Argument argument : {source, init_state, init_cell, mask})
-            if (spec.has(argument)) add(argument, shape_of(spec, argument));
-        if (spec.has(lengths)) given[lengths] = {"int32", {spec.N}, {}};
-        if (l + 1 < layers_.size() || upstream.source_gradient) add(source_gradient, shape_of(spec, Output::output));
-        for (const Parameter& parameter : spec.cell().gradients) {
-            if (parameter.argument == z_state) add(z_state, shape_of(spec, Output::z_state));
-            if (parameter.argument == cell_output_fwd) add(cell_output_fwd, shape_of(spec, Output::cell_output));
-            if (parameter.argument == output_fwd) add(output_fwd, shape_of(spec, Output::output));
-        }
-        made.layers.push_back(check(l, true, false, std::move(given)));
-    }
-    if (upstream.source_gradient)
-        require_like_output(*upstream.source_gradient, forward.layers.back(), "source_gradient");
-    return made;
+    return check_network(descriptors, arguments);
 }
 
 std::shared_ptr<const NetworkPlan> Network::plan(const NetworkSpec& spec, bool tf32) const {

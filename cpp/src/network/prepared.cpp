@@ -24,22 +24,6 @@ const std::byte* bytes_at(const void* data, std::int64_t offset) {
 }
 std::byte* bytes_at(void* data, std::int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// Copies [D, N, W] to [N, D W], where W is in bytes.
-std::vector<std::byte> side_by_side(const std::byte* states, std::int64_t D, std::int64_t N, std::int64_t W) {
-    std::vector<std::byte> copy(static_cast<std::size_t>(D * N * W));
-    for (std::int64_t d = 0; d < D; ++d)
-        for (std::int64_t n = 0; n < N; ++n)
-            std::memcpy(copy.data() + (n * D + d) * W, states + (d * N + n) * W, static_cast<std::size_t>(W));
-    return copy;
-}
-
-// Copies [N, D W] to [D, N, W], where W is in bytes.
-void one_by_one(const std::byte* states, std::int64_t D, std::int64_t N, std::int64_t W, std::byte* to) {
-    for (std::int64_t d = 0; d < D; ++d)
-        for (std::int64_t n = 0; n < N; ++n)
-            std::memcpy(to + (d * N + n) * W, states + (n * D + d) * W, static_cast<std::size_t>(W));
-}
-
 // Returns whether each batch row has all steps. Throws ValueError if a length is out of range.
 bool is_whole(const LayersCall& call) {
     if (call.lengths == nullptr) return true;
@@ -154,10 +138,11 @@ std::shared_ptr<const NetworkPlan> PreparedLayers::plan_of(const LayersCall& cal
     arguments.layers[0][source] = info({call.T, call.N, first.I});
     if (call.lengths != nullptr) arguments.layers[0][lengths] = {"int32", {call.N}, {}};
     for (Arguments& layer : arguments.layers) {
-        if (call.hidden != nullptr) layer[init_state] = info({call.N, first.D() * first.H});
-        if (call.cell != nullptr) layer[init_cell] = info({call.N, first.D() * first.C() * first.H});
+        if (call.hidden != nullptr) layer[init_state] = info({first.D(), call.N, first.H});
+        if (call.cell != nullptr) layer[init_cell] = info({first.D(), call.N, first.C() * first.H});
     }
-    auto made = network_.plan(network_.forward_spec(arguments), call.tf32);
+    arguments.form.torch_layout = true;
+    auto made = network_.plan(network_.check(arguments), call.tf32);
     const std::lock_guard lock(plans_->mutex);
     if (plans_->by_kind.size() >= kMostKinds) plans_->by_kind.clear();
     return plans_->by_kind.try_emplace(kind, std::move(made)).first->second;
@@ -169,17 +154,10 @@ void PreparedLayers::run(const LayersCall& given, const Poll& poll, const Share&
     // Without an initial state, an ordinary call leaves out the recurrent product.
     if (call.hidden != nullptr && run_prepared_step(call, &poll, share)) return;
     if (share) share(0, 1);
-    const std::int64_t D = spec(0).D(), N = call.N;
-    const auto width = [&](bool is_cell) {
-        const std::int64_t elements = is_cell ? spec(0).C() * spec(0).H : spec(0).H;
-        return elements * static_cast<std::int64_t>(storage_bytes(spec(0).dtype));
-    };
     const auto offset = [&](std::size_t layer, bool is_cell) {
-        return static_cast<std::int64_t>(layer) * D * N * width(is_cell);
+        const std::int64_t elements = call.N * spec(0).D() * spec(0).H * (is_cell ? spec(0).C() : 1);
+        return static_cast<std::int64_t>(layer * storage_bytes(spec(0).dtype)) * elements;
     };
-    // Copies of states with both directions side by side, if there are two.
-    std::vector<std::vector<std::byte>> first, last;
-    std::vector<std::pair<std::byte*, bool>> ends;  // where the last states go, and whether they are cells
     network_.run(
         *plan_of(call),
         [&](const NetworkTensor& tensor) -> InputLocation {
@@ -187,21 +165,15 @@ void PreparedLayers::run(const LayersCall& given, const Poll& poll, const Share&
             if (argument == source) return {call.source};
             if (argument == lengths) return {call.lengths};
             const bool is_cell = argument == init_cell;
-            const std::byte* const own = bytes_at(is_cell ? call.cell : call.hidden, offset(tensor.layer, is_cell));
-            return {D == 1 ? own : first.emplace_back(side_by_side(own, D, N, width(is_cell))).data()};
+            return {bytes_at(is_cell ? call.cell : call.hidden, offset(tensor.layer, is_cell))};
         },
         [&](const NetworkTensor& tensor) -> ResultLocation {
             const Output output = std::get<Output>(tensor.what);
             if (output == Output::output) return {call.output};
             const bool is_cell = output == Output::last_cell;
-            std::byte* const own = bytes_at(is_cell ? call.last_cell : call.last_hidden, offset(tensor.layer, is_cell));
-            if (D == 1) return {own};
-            ends.emplace_back(own, is_cell);
-            return {last.emplace_back(static_cast<std::size_t>(D * N * width(is_cell))).data()};
+            return {bytes_at(is_cell ? call.last_cell : call.last_hidden, offset(tensor.layer, is_cell))};
         },
         true, poll, message_prefix(spec(0).cell(), false, {}));
-    for (std::size_t i = 0; i < ends.size(); ++i)
-        one_by_one(last[i].data(), D, N, width(ends[i].second), ends[i].first);
 }
 
 }  // namespace vkrnn

@@ -247,8 +247,8 @@ void PlanBuilder::last_rows(const std::string& label, const LastRows& rows, bool
     products_.last_rows(*this, label, rows, independent);
 }
 
-void PlanBuilder::multiply(const std::string& label, const Multiplication& multiplication) {
-    products_.multiply(*this, label, multiplication);
+void PlanBuilder::combine(const std::string& label, const Combination& combination, bool independent) {
+    products_.combine(*this, label, combination, independent);
 }
 
 }  // namespace vkrnn

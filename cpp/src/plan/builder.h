@@ -42,19 +42,24 @@ struct RowSum {
     std::int64_t out_offset = 0;
 };
 
-// Copies the states after each direction's last step to `out` [N, D width], from a sequence [T, N, D width] whose rows
-// are in output order. A batch row of length 0 gets its initial state, or zeros.
+// Copies the states after each direction's last step to `out`, from a sequence [T, N, D width] whose rows are in output
+// order. A batch row of length 0 gets its initial state, or zeros. States have the layout of the call.
 struct LastRows {
     std::size_t sequence = 0, out = 0;
     std::int64_t width = 0;              // elements of one direction
     std::size_t lengths = kZerosBuffer;  // [N] integers; kZerosBuffer: all rows have T steps
-    std::size_t initial = kZerosBuffer;  // [N, D width]; kZerosBuffer: zeros
+    std::size_t initial = kZerosBuffer;  // kZerosBuffer: zeros
 };
 
-// out(i) = a(i) b(i)
-struct Multiplication {
+// out(i) = a(i) b(i), or a(i) + b(i); but a(i) alone where i % period >= limit.
+struct Combination {
+    enum Operation : std::uint8_t { multiply, add };
     std::size_t a = 0, b = 0, out = 0;
     std::int64_t elements = 0;
+    Operation operation = multiply;
+    std::int64_t limit = elements, period = elements;
+
+    void limit_to(std::int64_t first, std::int64_t of) { limit = first, period = of; }
 };
 
 // A copy of elements from a 16-bit type to float32, or back if `narrow`.
@@ -121,7 +126,7 @@ public:
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
     void last_rows(const std::string& label, const LastRows& rows, bool independent = false);
-    void multiply(const std::string& label, const Multiplication& multiplication);
+    void combine(const std::string& label, const Combination& combination, bool independent = false);
     // `fills`: see Dispatch.
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false, std::size_t fills = kNoBuffer);

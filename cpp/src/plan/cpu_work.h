@@ -81,14 +81,16 @@ struct ConvertWork {
 struct LastRowsWork {
     Address in, initial, out, lengths, live;
     std::int64_t T, N, width, directions;
+    std::int64_t state_row, state_direction;  // strides of `out` and `initial`
     std::uint32_t has_lengths, has_initial;
     std::uint32_t packed, padding;  // packed = 1: the sequence is packed, and `live` is the table of live_rows.h
 };
 
-// out(i) = a(i) b(i)
-struct MultiplyWork {
+// Two tensors, element by element: see Combination in plan/builder.h.
+struct CombineWork {
     Address a, b, out;
-    std::int64_t count;
+    std::int64_t count, limit, period;
+    std::uint32_t adds, padding;  // adds = 1: add, 0: multiply
 };
 
 // Runs the whole time loop. Weights are panels. The forward loop has panels for each direction and slot, with B = R of

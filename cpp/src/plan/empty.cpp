@@ -16,10 +16,10 @@ Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice) {
     Plan plan;
     plan.spec = spec;
     plan.choice = choice;
-    const Cell& cell = spec.cell();
-    for (const Parameter& parameter : spec.gradients ? cell.gradients : cell.forward) {
+    for (const Parameter& parameter : parameters_of(spec)) {
         const Argument argument = parameter.argument;
-        if (!spec.has(argument)) continue;
+        const bool is_part = argument == Argument::secondary_bias && spec.has(Argument::recurrent_bias);
+        if (!spec.has(argument) || is_part) continue;
         const std::uint64_t each =
             argument == Argument::lengths ? sizeof(std::int32_t) : storage_bytes(plan.spec.dtype);
         plan.inputs.emplace_back(argument, plan.buffers.size());
@@ -27,9 +27,8 @@ Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice) {
                                 static_cast<std::uint64_t>(elements_of(shape_of(spec, argument))) * each});
     }
     if (spec.gradients) {
-        for (const Argument argument : cell.gradient_order)
-            if (spec.has(argument))
-                add_result(plan, "gradient of " + std::string(name_of(argument)), shape_of(spec, argument));
+        for (const Argument argument : gradient_order_of(spec))
+            add_result(plan, "gradient of " + std::string(name_of(argument)), shape_of(spec, argument));
         return plan;
     }
     for (const Output output : outputs_of(spec)) add_result(plan, std::string(name_of(output)), shape_of(spec, output));

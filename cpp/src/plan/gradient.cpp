@@ -31,13 +31,13 @@ private:
     [[nodiscard]] bool has(Argument argument) const { return spec_.has(argument); }
     [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
 
-    // Later steps of the plan read two kinds of results: gradients of initial states, which the loop carries, and
-    // deltas that are the gradient of the source. Both are computed in float32 and rounded at the end, except for
-    // deltas that the loop may store in a 16-bit type.
+    // Later steps of the plan read some results: gradients of initial states, which the loop carries, that of a bias of
+    // which there is a copy, and deltas that are the gradient of the source. They are computed in float32 and rounded at
+    // the end, except for deltas that the loop may store in a 16-bit type.
     void make_results() {
-        for (const Argument argument : cell_.gradient_order) {
-            if (!has(argument)) continue;
+        for (const Argument argument : gradient_order_of(spec_)) {
             const bool is_read = argument == Argument::init_state || argument == Argument::init_cell ||
+                                 (argument == Argument::bias && has(Argument::recurrent_bias)) ||
                                  (argument == Argument::source && !has(Argument::input_weight) && !narrows_deltas_);
             results_[static_cast<std::size_t>(argument)] =
                 is_read ? builder_.read_result(argument) : builder_.result(argument);
@@ -155,9 +155,15 @@ private:
             RowSum sum{rows_, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::bias), 0};
             builder_.row_sum("gradient of bias", sum, true);
         }
+        if (has(Argument::recurrent_bias)) {  // the same, except for a part that is written below
+            Combination copy{result(Argument::bias), PlanBuilder::kZeros, result(Argument::recurrent_bias), D * G * H};
+            copy.limit_to(0, copy.elements);
+            builder_.combine("gradient of recurrent_bias", copy, true);
+        }
         const Vectors* vectors = spec_.vectors();
         if (vectors == nullptr) return;
-        const std::size_t out = result(vectors->argument);
+        const bool is_part = vectors->argument == Argument::secondary_bias && has(Argument::recurrent_bias);
+        const std::size_t out = result(is_part ? Argument::recurrent_bias : vectors->argument);
         const std::string label = "gradient of " + std::string(name_of(vectors->argument));
         if (cells_ == 1) {
             weighed_sum(label, {delta_, 0, D * G * H, G * H, H}, {previous_cell_, 0, D * H, H, 0}, G, D, out, 0);
@@ -170,10 +176,16 @@ private:
                 weighed_sum(label, shifted(delta, (G - 1) * H), shifted(cell, H), 1, 1, out, (d * G + G - 1) * H);
             }
         } else if (scales_product_) {
-            RowSum sum{rows_, D, 1, H, {}, {}, out, 0};
             const std::int64_t slots = only_candidate_ ? 1 : G;
+            RowSum sum{rows_, D, 1, H, {}, {}, out, 0};
             sum.in = {recurrent_delta_, (slots - 1) * H, D * slots * H, slots * H, 0};
-            builder_.row_sum(label, sum, true);
+            if (!is_part) return builder_.row_sum(label, sum, true);
+            sum.directions = 1;
+            for (std::int64_t d = 0; d < D; ++d) {
+                sum.out_offset = (d * G + candidate_) * H;
+                builder_.row_sum(label, sum, true);
+                sum.in.offset += sum.in.direction;
+            }
         } else {
             builder_.clear(out);  // the cell does not use the vector, so its gradient is zero
         }

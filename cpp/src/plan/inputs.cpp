@@ -3,19 +3,34 @@
 namespace vkrnn {
 
 Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
-    const Cell& cell = spec_.cell();
     buffers_.fill(PlanBuilder::kZeros);
-    for (const Parameter& parameter : spec_.gradients ? cell.gradients : cell.forward) {
-        const Argument argument = parameter.argument;
-        if (!spec_.has(argument)) continue;
-        buffers_[static_cast<std::size_t>(argument)] = builder.input(argument);
+    for (const auto& [argument, optional] : parameters_of(spec_)) {
+        const bool is_part = argument == Argument::secondary_bias && spec_.has(Argument::recurrent_bias);
+        if (spec_.has(argument) && !is_part) at(argument) = builder.input(argument);
     }
+    if (spec_.has(Argument::recurrent_bias)) add_biases(builder);
+}
+
+// The candidate's biases are not added if a gate scales the product between them. Gradients do not depend on the sum.
+void Inputs::add_biases(PlanBuilder& builder) {
+    const std::size_t other = at(Argument::recurrent_bias);
+    if (spec_.scales_product()) at(Argument::secondary_bias) = other;
+    if (spec_.gradients) return;
+    const std::int64_t elements = elements_of(shape_of(spec_, Argument::bias)), gates = spec_.G() * spec_.H;
+    const std::size_t bias = at(Argument::bias);
+    at(Argument::bias) = builder.scratch_like(bias, "sum of biases", elements);
+    Combination sum{bias, other, at(Argument::bias), elements, Combination::add};
+    if (spec_.scales_product()) sum.limit_to(gates - spec_.H, gates);
+    builder.combine("add biases", sum);
 }
 
 void Inputs::set(StepBlock& block) const {
     if (spec_.has(Argument::bias)) block.vector(abi::kBias, (*this)[Argument::bias], spec_.G());
-    if (const Vectors* vectors = spec_.vectors())
-        block.vector(abi::kVectors, (*this)[vectors->argument], vectors->weigh_cell ? spec_.G() : 1);
+    if (const Vectors* vectors = spec_.vectors()) {
+        const bool is_part = vectors->argument == Argument::secondary_bias && spec_.has(Argument::recurrent_bias);
+        block.vector(abi::kVectors, (*this)[vectors->argument], vectors->weigh_cell || is_part ? spec_.G() : 1);
+        if (is_part) block.skip_slots(abi::kVectors, spec_.G() - 1);  // the candidate's part comes last
+    }
     if (spec_.has(Argument::mask)) block.mask((*this)[Argument::mask]);
     if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
     if (spec_.has(Argument::lengths)) block.lengths((*this)[Argument::lengths]);

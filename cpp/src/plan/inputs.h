@@ -17,6 +17,10 @@ public:
     void set(StepBlock& block) const;
 
 private:
+    std::size_t& at(Argument argument) { return buffers_[static_cast<std::size_t>(argument)]; }
+    // Adds PyTorch's two biases.
+    void add_biases(PlanBuilder& builder);
+
     const Spec& spec_;
     std::array<std::size_t, kArguments> buffers_{};
 };

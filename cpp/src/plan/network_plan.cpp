@@ -36,7 +36,7 @@ public:
             for (std::size_t i = 0; i < outputs.size(); ++i) {
                 const std::size_t buffer = links.at(part->results[i]);
                 if (outputs[i] == Output::output) below = buffer;
-                if (outputs[i] == Output::output && l < last_ && !layer.descriptor.has(Flag::training))
+                if (outputs[i] == Output::output && l < last_ && !spec_.layers[l + 1].descriptor.has(Flag::training))
                     plan_.buffers[buffer].role = Role::scratch;
                 else
                     add_result({l, outputs[i]}, buffer);
@@ -48,7 +48,7 @@ public:
 
     NetworkPlan gradients() {
         std::size_t upstream = kNoBuffer;  // what the layer above has written
-        for (std::size_t l = last_ + 1; l-- > 0;) {
+        for (std::size_t l = last_ + 1; l-- > spec_.first;) {
             const Spec& layer = spec_.layers[l];
             const auto part = plan_of_(layer);
             Links links = link_inputs(*part, l);
@@ -59,8 +59,7 @@ public:
             }
             add(*part, l, links);
             std::size_t i = 0;
-            for (const Argument argument : layer.cell().gradient_order) {
-                if (!layer.has(argument)) continue;
+            for (const Argument argument : gradient_order_of(layer)) {
                 const std::size_t buffer = links.at(part->results[i++]);
                 if (argument == Argument::source && l > 0) {
                     plan_.buffers[buffer].role = Role::scratch;
@@ -69,7 +68,7 @@ public:
                     add_result({l, argument}, buffer);
                 }
             }
-            if (l > 0 && has_between(l - 1)) upstream = masked(upstream, l - 1);
+            if (l > spec_.first && has_between(l - 1)) upstream = masked(upstream, l - 1);
         }
         return finish();
     }
@@ -123,16 +122,6 @@ private:
             if (!is_linked) links[buffer] = input(tensor_of(argument, layer), bytes);
         }
         return links;
-    }
-
-    static NetworkTensor tensor_of(Argument argument, std::size_t layer) {
-        switch (argument) {
-            case Argument::lengths: return {0, argument};
-            case Argument::z_state: return {layer, Output::z_state};
-            case Argument::cell_output_fwd: return {layer, Output::cell_output};
-            case Argument::output_fwd: return {layer, Output::output};
-            default: return {layer, argument};
-        }
     }
 
     // Adds the product of a layer's output, or of its gradient, with the mask above the layer. Returns its buffer.
@@ -242,6 +231,16 @@ private:
 };
 
 }  // namespace
+
+NetworkTensor tensor_of(Argument argument, std::size_t layer) {
+    switch (argument) {
+        case Argument::lengths: return {0, argument};
+        case Argument::z_state: return {layer, Output::z_state};
+        case Argument::cell_output_fwd: return {layer, Output::cell_output};
+        case Argument::output_fwd: return {layer, Output::output};
+        default: return {layer, argument};
+    }
+}
 
 NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of) {
     Joining joining(spec, profile, plan_of);

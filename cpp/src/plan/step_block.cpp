@@ -48,6 +48,10 @@ double recurrent_bytes(const Spec& spec) {
     return static_cast<double>(spec.D() * spec.G() * spec.H * spec.H) * static_cast<double>(compute_bytes(spec.dtype));
 }
 
+StateStrides state_strides(const Spec& spec, std::int64_t width) {
+    return spec.torch_layout ? StateStrides{width, spec.N * width} : StateStrides{spec.D() * width, width};
+}
+
 StepBlock::StepBlock(const PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {
     for (auto& strides : params_.strides) strides.unit = 1;
     if (is_half(spec_.dtype) && builder.profile().storage_16bit) stored_ = (1U << abi::kViews) - 1;
@@ -97,8 +101,9 @@ void StepBlock::features(abi::uint view, std::size_t buffer, std::int64_t each) 
 }
 
 void StepBlock::state(abi::uint view, std::size_t buffer, std::int64_t slots) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
-    strides(view, spec_.D() * slots * spec_.H, spec_.H, 1);
+    const StateStrides of_state = state_strides(spec_, slots * spec_.H);
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * of_state.direction, 0);
+    strides(view, of_state.row, spec_.H, 1);
 }
 
 void StepBlock::vector(abi::uint view, std::size_t buffer, std::int64_t slots) {

@@ -18,6 +18,12 @@ struct RowOrder {
 };
 RowOrder row_order(const Spec& spec, Order order, std::int64_t direction);
 
+// Strides of states with `width` elements for each row and direction.
+struct StateStrides {
+    std::int64_t row, direction;
+};
+StateStrides state_strides(const Spec& spec, std::int64_t width);
+
 // The parameters of the step kernels for one phase, filled view by view. Views that are not set read zeros.
 class StepBlock {
 public:
@@ -29,7 +35,7 @@ public:
     void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order);
     // [T, N, each], or packed, in source order, the same for both directions
     void features(abi::uint view, std::size_t buffer, std::int64_t each);
-    // [N, D * slots * H], the same at every step
+    // [N, D * slots * H], or in PyTorch's layout [D, N, slots * H], the same at every step
     void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1);
     // [D, slots, H], the same for every step and batch row
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots);

@@ -64,8 +64,8 @@ public:
                          bool independent) const = 0;
     virtual void last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
                            bool independent) const = 0;
-    virtual void multiply(PlanBuilder& builder, const std::string& label,
-                          const Multiplication& multiplication) const = 0;
+    virtual void combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
+                         bool independent) const = 0;
 };
 
 // How the steps of a gradient call read deltas of the later step from the plan's buffers.

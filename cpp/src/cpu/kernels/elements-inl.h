@@ -1,4 +1,4 @@
-// Copies of the last states, and products element by element. Included once for each instruction set.
+// Copies of the last states, and products and sums element by element. Included once for each instruction set.
 #if defined(VKRNN_CPU_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_ELEMENTS_INL_H
 #undef VKRNN_CPU_ELEMENTS_INL_H
@@ -21,29 +21,36 @@ void last_rows(const LastRowsWork& work, Member& member) {
     const Range mine = part_of(work.N, member.rank(), member.size());
     for (std::int64_t n = mine.begin; n < mine.end; ++n) {
         const std::int64_t steps = lengths != nullptr ? lengths[n] : work.T;
-        T* const out = pointer<T>(work.out) + n * row;
-        if (steps == 0) {
-            if (work.has_initial != 0)
-                std::copy_n(pointer<const T>(work.initial) + n * row, row, out);
-            else
-                std::fill_n(out, row, T{0});
-            continue;
+        for (std::int64_t d = 0; d < work.directions; ++d) {
+            const std::int64_t state = n * work.state_row + d * work.state_direction;
+            T* const out = pointer<T>(work.out) + state;
+            if (steps != 0) {
+                const std::int64_t t = d == 0 ? steps - 1 : 0;
+                const std::int64_t at = work.packed != 0 ? live.firsts()[t] + n : t * work.N + n;
+                std::copy_n(pointer<const T>(work.in) + at * row + d * work.width, work.width, out);
+            } else if (work.has_initial != 0) {
+                std::copy_n(pointer<const T>(work.initial) + state, work.width, out);
+            } else {
+                std::fill_n(out, work.width, T{0});
+            }
         }
-        const auto copy = [&](std::int64_t t, std::int64_t first) {
-            const std::int64_t at = work.packed != 0 ? live.firsts()[t] + n : t * work.N + n;
-            std::copy_n(pointer<const T>(work.in) + at * row + first, work.width, out + first);
-        };
-        copy(steps - 1, 0);
-        if (work.directions == 2) copy(0, work.width);
     }
 }
 
 template <class T>
-void multiply(const MultiplyWork& work, Member& member) {
+void combine(const CombineWork& work, Member& member) {
     const auto *const a = pointer<const T>(work.a), *const b = pointer<const T>(work.b);
     T* const out = pointer<T>(work.out);
     const Range mine = part_of(work.count, member.rank(), member.size());
-    for (std::int64_t i = mine.begin; i < mine.end; ++i) out[i] = a[i] * b[i];
+    for (std::int64_t period = 0; period < work.count; period += work.period) {
+        const std::int64_t begin = std::max(mine.begin, period), end = std::min(mine.end, period + work.period);
+        const std::int64_t limit = std::clamp(period + work.limit, begin, std::max(begin, end));
+        if (work.adds != 0)
+            for (std::int64_t i = begin; i < limit; ++i) out[i] = a[i] + b[i];
+        else
+            for (std::int64_t i = begin; i < limit; ++i) out[i] = a[i] * b[i];
+        for (std::int64_t i = limit; i < end; ++i) out[i] = a[i];
+    }
 }
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE

@@ -93,6 +93,9 @@ void ShaderProducts::last_rows(PlanBuilder& builder, const std::string& label, c
     push.N = u32(spec.N);
     push.width = u32(rows.width);
     push.directions = u32(spec.D());
+    const StateStrides of_state = state_strides(spec, rows.width);
+    push.state_row = u32(of_state.row);
+    push.state_direction = u32(of_state.direction);
     Constants constants;
     constants.flag(abi::kLastLengths, "lengths", has_lengths)
         .flag(abi::kLastInitial, "initial", has_initial)
@@ -102,17 +105,21 @@ void ShaderProducts::last_rows(PlanBuilder& builder, const std::string& label, c
                      independent);
 }
 
-void ShaderProducts::multiply(PlanBuilder& builder, const std::string& label,
-                              const Multiplication& multiplication) const {
-    abi::MultiplyPush push{};
-    push.a = builder.at(multiplication.a, 0);
-    push.b = builder.at(multiplication.b, 0);
-    push.out_ = builder.at(multiplication.out, 0);
-    push.count = u32(multiplication.elements);
+void ShaderProducts::combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
+                             bool independent) const {
+    abi::CombinePush push{};
+    push.a = builder.at(combination.a, 0);
+    push.b = builder.at(combination.b, 0);
+    push.out_ = builder.at(combination.out, 0);
+    push.count = u32(combination.elements);
+    push.limit = u32(combination.limit);
+    push.period = u32(combination.period);
     Constants constants;
-    constants.stored(builder.stored({multiplication.a, multiplication.b, multiplication.out}), builder.spec().dtype);
-    const std::int64_t groups = ceil_div(multiplication.elements, abi::kElementwiseGroup);
-    builder.dispatch(label, builder.kernel("multiply", std::move(constants)), builder.groups(groups), make_block(push));
+    constants.flag(abi::kCombineAdds, "add", combination.operation == Combination::add)
+        .stored(builder.stored({combination.a, combination.b, combination.out}), builder.spec().dtype);
+    const std::int64_t groups = ceil_div(combination.elements, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("combine", std::move(constants)), builder.groups(groups), make_block(push),
+                     independent);
 }
 
 }  // namespace vkrnn

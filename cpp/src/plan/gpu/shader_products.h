@@ -20,7 +20,8 @@ public:
                  bool independent) const override;
     void last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
                    bool independent) const override;
-    void multiply(PlanBuilder& builder, const std::string& label, const Multiplication& multiplication) const override;
+    void combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
+                 bool independent) const override;
 };
 
 }  // namespace vkrnn

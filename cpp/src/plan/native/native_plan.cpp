@@ -208,20 +208,26 @@ void NativeProducts::last_rows(PlanBuilder& builder, const std::string& label, c
     work.N = spec.N;
     work.width = rows.width;
     work.directions = spec.D();
+    const StateStrides of_state = state_strides(spec, rows.width);
+    work.state_row = of_state.row;
+    work.state_direction = of_state.direction;
     work.has_lengths = rows.lengths != PlanBuilder::kZeros;
     work.has_initial = rows.initial != PlanBuilder::kZeros;
     work.packed = builder.is_packed(rows.sequence);
     builder.add(Dispatch{label, builder.kernel("last_rows", {}), {}, make_block(work)});
 }
 
-void NativeProducts::multiply(PlanBuilder& builder, const std::string& label,
-                              const Multiplication& multiplication) const {
-    cpu::MultiplyWork work{};
-    work.a = builder.at(multiplication.a, 0);
-    work.b = builder.at(multiplication.b, 0);
-    work.out = builder.at(multiplication.out, 0);
-    work.count = multiplication.elements;
-    builder.add(Dispatch{label, builder.kernel("multiply", {}), {}, make_block(work)});
+void NativeProducts::combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
+                             bool /*independent*/) const {
+    cpu::CombineWork work{};
+    work.a = builder.at(combination.a, 0);
+    work.b = builder.at(combination.b, 0);
+    work.out = builder.at(combination.out, 0);
+    work.count = combination.elements;
+    work.limit = combination.limit;
+    work.period = combination.period;
+    work.adds = combination.operation == Combination::add;
+    builder.add(Dispatch{label, builder.kernel("combine", {}), {}, make_block(work)});
 }
 
 std::optional<CostEstimate> NativeLoop::estimate(const Spec& /*spec*/, const Profile& /*profile*/,

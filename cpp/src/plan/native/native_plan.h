@@ -18,7 +18,8 @@ public:
                  bool independent) const override;
     void last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
                    bool independent) const override;
-    void multiply(PlanBuilder& builder, const std::string& label, const Multiplication& multiplication) const override;
+    void combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
+                 bool independent) const override;
 };
 
 // One dispatch runs all time steps. The forward loop also computes x W^T.
