@@ -215,7 +215,6 @@ void register_tuned_calls(py::module_& module);  // takes calls, which are regis
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 void register_cuda(py::module_& module);
-void register_cuda_calls(py::module_& module);
 void register_tensor_calls(py::module_& module);
 void register_layers(py::module_& module);
 void register_network(py::module_& module);

@@ -14,7 +14,6 @@ PYBIND11_MODULE(_core, module) {
     register_arrays(module);
     register_calls(module);
     register_cuda(module);
-    register_cuda_calls(module);
     register_tensor_calls(module);
     register_layers(module);
     register_network(module);

@@ -72,6 +72,11 @@ public:
     // Returns the bytes of memory that the latest call on a CUDA device took for itself.
     [[nodiscard]] std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
+    // Throws ValueError if other lengths than those that the call was made with do not fit it.
+    void check_lengths(const py::array& lengths) const {
+        vkrnn::check_lengths(specs_.front(), info_of(lengths, Argument::lengths).integers, label_);
+    }
+
     // Runs on a CUDA stream. The operands are at `operands`, lengths as 32-bit integers. The results go to `results`.
     // `memory` are `bytes` bytes for the call itself; if it needs more, `allocator` is asked, a function like
     // CudaAllocator. The caller keeps all memory until the call returns, and orders later uses on the stream.
@@ -250,6 +255,7 @@ void register_tensor_calls(py::module_& module) {
                                })
         .def_property_readonly("usable", &TensorCall::usable)
         .def_property_readonly("bytes", &TensorCall::bytes)
+        .def("check_lengths", &TensorCall::check_lengths, py::arg("lengths"), py::call_guard<Inside>())
         .def("run", &TensorCall::run, py::arg("operands"), py::arg("results"), py::arg("stream"), py::arg("memory"),
              py::arg("bytes"), py::arg("allocator"), py::call_guard<Inside>())
         .def("run_on_host", &TensorCall::run_on_host, py::arg("operands"), py::arg("owner"), py::arg("dtype"),

@@ -251,42 +251,41 @@ def borrow(
     owner: Any, device: Device, address: int, dtype: np.dtype[Any], shape: Sequence[int], keep: object
 ) -> Array: ...
 
-class CudaCall:
+class TensorCall:
     def __init__(
         self,
         device: Device,
         cell_name: str,
-        gradients: bool,
         descriptor: object,
-        arrays: Sequence[tuple[str, str, Sequence[int]]],
+        *,
+        layers: int,
+        gradients: bool,
+        trained: int,
+        operands: Sequence[tuple[str, int, str, Sequence[int]]],
+        lengths: npt.NDArray[Any] | None,
+        packed: bool,
+        torch_layout: bool,
         tf32: bool,
-        lengths: npt.NDArray[Any] | None = None,
     ) -> None: ...
     @property
-    def results(self) -> tuple[tuple[str, tuple[int, ...]], ...]: ...
+    def results(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]: ...
+    @property
+    def usable(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
+    def check_lengths(self, lengths: npt.NDArray[Any]) -> None: ...
     def run(
         self,
-        addresses: Sequence[int],
+        operands: Sequence[int],
         results: Sequence[int],
         stream: int,
-        allocator: Callable[[int], int] | None,
-        after: Sequence[tuple[int, int, int]] = ...,
-        biases: tuple[int, int, int] | None = None,
-    ) -> None: ...
-    @property
-    def layer_bytes(self) -> int: ...
-    def run_layer(
-        self,
-        source: int,
-        weights: Sequence[int],
-        starts: Sequence[int],
-        output: int,
-        ends: Sequence[int],
-        stream: int,
         memory: int,
-        count: int,
-        allocator: Callable[[int], int] | None,
-    ) -> int | None: ...
+        bytes: int,
+        allocator: Callable[[int], int],
+    ) -> None: ...
+    def run_on_host(
+        self, operands: Sequence[int], owner: object, dtype: np.dtype[Any]
+    ) -> list[npt.NDArray[Any]]: ...
 
 def lend(array: Array, stream: int) -> int: ...
 def to_dlpack(array: Array, stream: int) -> object: ...

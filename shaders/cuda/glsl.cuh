@@ -11,7 +11,6 @@
 #ifndef VKRNN_GLSL_CUH
 #define VKRNN_GLSL_CUH
 // These files are included here because a class, such as Kernel above, cannot contain their namespaces.
-#include "cuda/biases_abi.h"
 #include "matrices/matrices_abi.h"
 #include "portable/portable_abi.h"
 #include "slices/slices_abi.h"

@@ -1,4 +1,4 @@
-"""The addresses with which layers are computed on CUDA devices, without a GPU: the CPU reads and writes them."""
+"""Networks as CUDA devices compute them, without a GPU: the CPU reads and writes the addresses."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.convert._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
-from vkrnn.torch import _calls, _cuda_calls, _cuda_layers, _ops  # noqa: E402
+from vkrnn.convert._torch_layout import GATES, torch_mode  # noqa: E402
+from vkrnn.torch._network import compute_network, compute_network_backward  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
 MODES = ["LSTM", "GRU", "RNN_TANH", "GRU reset_after=False", "LSTM output_peephole_new_cell=True"]
 
 
 @pytest.fixture(autouse=True)
-def _cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _cpu() -> Iterator[None]:
     """Let both ways compute on the CPU, whatever the default device is."""
-    cuda_on_cpu.install(monkeypatch)
     with vkrnn.Device("cpu ("):
         yield
 
@@ -34,54 +33,44 @@ def drawn(*shape: int, strided: bool = False) -> Any:
     return tensor if strided else tensor.contiguous()
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("given", ["all", "strided", "few"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_layer_is_that_of_the_ordinary_way(mode: str, given: str) -> None:
-    """All results and gradients are the same bits, with and without optional arguments."""
+def test_a_network_is_that_in_host_memory(
+    mode: str, given: str, directions: int, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All results and gradients are the same bits, with and without optional arguments and frozen layers."""
     name, strided, few = torch_mode(mode), given == "strided", given == "few"
     torch.manual_seed(3)
-    rows, lstm = GATES[name] * H, name == "LSTM"
-    weights = [drawn(rows, I, strided=strided), drawn(rows, H, strided=strided)]
-    weights += [None if few else drawn(rows, strided=strided) for _ in range(2)]
-    peephole = drawn(rows, strided=strided) if lstm and not few else None
-    states = [None if few or number > lstm else drawn(1, N, H, strided=strided) for number in range(2)]
-    mask = None if few else drawn(1, N, H, strided=strided)
-    tensors = [drawn(T, N, I, strided=strided), *weights, peephole, *states, mask]
-    function = FORWARD[name].__name__
-    for training in (False, True):
-        wanted = _ops.compute_layer(*tensors, None, mode, training)
-        how = descriptor(mode, bidirectional=False, training=training, produce_cell=True)
-        got = _cuda_layers.forward_on_cuda(function, how, _cuda_layers.Operands(*tensors))
-        assert_same(got, wanted)
-    z_state = wanted[3]
-    kept = {"LSTM": wanted[4], "GRU": wanted[0]}.get(name)
-    above = drawn(T, N, H, strided=strided), *(None if few or number > lstm else drawn(1, N, H) for number in range(2))
-    expected = _ops.compute_layer_backward(*above, z_state, z_state if kept is None else kept, *tensors, None, mode)
-    how = descriptor(mode, bidirectional=False)
-    named = {} if kept is None else {"cell_output_fwd" if lstm else "output_fwd": kept}
-    saved, operands = {"z_state": z_state, **named}, _cuda_layers.Operands(*tensors)
-    found = _cuda_layers.backward_on_cuda(function + "_gradients", how, above, saved, operands)
-    assert_same(found, expected)
+    rows, lstm = directions * GATES[name] * H, name == "LSTM"
 
+    def tensors_of(*shapes: Any) -> list[Any]:
+        return [drawn(*shape, strided=strided) for shape in shapes]
 
-@pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
-def test_a_bias_of_another_type(mode: str) -> None:
-    """The sum of the biases has the source's type. So do their gradients, which autograd converts."""
-    rows, lstm = GATES[mode] * H, mode == "LSTM"
-    tensors = [drawn(T, N, I), drawn(rows, I), drawn(rows, H), drawn(rows).half(), drawn(rows), *[None] * 4]
-    how = descriptor(mode, bidirectional=False, training=True, produce_cell=True)
-    wanted = _ops.compute_layer(*tensors, None, mode, training=True)
-    operands, function = _cuda_layers.Operands(*tensors), FORWARD[mode].__name__
-    assert_same(_cuda_layers.forward_on_cuda(function, how, operands), wanted)
-    output, _, _, z_state, cells = wanted
-    above = drawn(T, N, H), None, None
-    states = {"LSTM": cells, "GRU": output}.get(mode, z_state)
-    expected = _ops.compute_layer_backward(*above, z_state, states, *tensors, None, mode)
-    kept = {"z_state": z_state} | ({} if mode == "RNN_TANH" else {f"{'cell_output' if lstm else 'output'}_fwd": states})
-    how = descriptor(mode, bidirectional=False)
-    found = _cuda_layers.backward_on_cuda(f"{function}_gradients", how, above, kept, operands)
-    assert_same(found, expected)
-    assert {each.dtype for each in found if each is not None} == {torch.float64}
+    weights = []
+    for layer in range(layers):
+        weights += tensors_of((rows, directions * H if layer else I), (rows, H))
+        weights += [] if few else tensors_of((rows,), (rows,), *[(rows,)] * lstm)
+    state = layers * directions, N, H
+    h_0, c_0 = [*([] if few else tensors_of(*[state] * (1 + lstm))), None, None][:2]
+    masks = [] if few else tensors_of(*[(1, N, directions * H)] * layers)
+    between = [] if few else tensors_of(*[(T, N, directions * H)] * (layers - 1))
+    inputs = (*tensors_of((T, N, I)), weights, h_0, c_0, masks, between, None, mode, layers)
+    above = [*tensors_of((T, N, directions * H)), *([] if few else tensors_of(*[state] * (1 + lstm))), None, None][:3]
+    for trained in range(layers + 1):
+        found = []
+        for in_place in (False, True):
+            with monkeypatch.context() as patch:
+                if in_place:
+                    cuda_on_cpu.install(patch)
+                output, *last, kept = compute_network(*inputs, trained)
+                found.append([output, *last, *kept])
+                if trained < layers:
+                    d_source, d_weights, *d_states = compute_network_backward(*above, output, kept, *inputs, trained)
+                    found[-1] += [d_source, *d_weights, *d_states]
+                    assert (d_source is None) == (trained > 0)
+        assert_same(*found)
 
 
 def test_a_module_with_a_bias_of_another_type() -> None:
@@ -104,31 +93,33 @@ def assert_same(got: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_lengths(packed: bool) -> None:  # noqa: FBT001
+def test_lengths(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
     """Lengths are checked in the host's memory. The call reads a copy of them on the device."""
     lengths = torch.tensor([4, 3, 1])
     source = drawn(int(lengths.sum()), I) if packed else drawn(T, N, I)
-    given = {"source": source, "recurrent_weight": drawn(4 * H, H), "input_weight": drawn(4 * H, I)}
-    how = descriptor("LSTM", bidirectional=False, training=True, produce_cell=True)
-    compute = _calls._packed_on_cuda if packed else _calls._on_cuda
-    got = compute("lstm", {**given, "lengths": lengths}, how)
-    wanted = _calls.call("lstm", {**given, "lengths": lengths}, how, packed=packed)
-    assert got.keys() == wanted.keys()
+    weights = [drawn(4 * H, I), drawn(4 * H, H)]
+    wanted = compute_network(source, weights, None, None, [], [], lengths, "LSTM", 1, 0)
+    cuda_on_cpu.install(monkeypatch)
+    monkeypatch.setattr("vkrnn.torch._network._stays_packed", lambda *_: False)
     live = torch.arange(T).unsqueeze(1) < lengths
-    for name, tensor in got.items():
-        assert torch.equal(*(each if packed else each[live] for each in (tensor, wanted[name])))
-    with pytest.raises(ValueError, match=r"\[lstm\] lengths: expected "):
-        _calls._on_cuda("lstm", {**given, "source": drawn(T, N, I), "lengths": lengths + 1}, how)
+    for one, other in ((lengths, wanted), (lengths.to(torch.int32), wanted)):
+        got = compute_network(source, weights, None, None, [], [], one, "LSTM", 1, 0)
+        for tensor, expected in zip([got[0], *got[3]], [other[0], *other[3]], strict=True):
+            assert torch.equal(*(each if packed else each[live] for each in (tensor, expected)))
+        for tensor, expected in zip(got[1:3], other[1:3], strict=True):
+            assert torch.equal(tensor, expected)
+    for wrong in (lengths + 1, lengths - 2):
+        with pytest.raises(ValueError, match=r"\[lstm\] lengths: expected "):
+            compute_network(drawn(T, N, I), weights, None, None, [], [], wrong, "LSTM", 1, 0)
 
 
-def test_addresses_outside_of_tensors_are_refused() -> None:
-    """A call refuses tensors on another device, and tensors with too few elements for the address."""
-    call = _cuda_calls.InPlaceCall("lstm", drawn(T, N, I))
+def test_tensors_on_another_device_are_refused() -> None:
+    """So are states and biases with too few elements."""
+    source, weights = drawn(T, N, I), [drawn(4 * H, I), drawn(4 * H, H)]
     with pytest.raises(RuntimeError) as error:
-        call.give("peephole", drawn(4 * H).to("meta"))
-    wanted = "[vkrnn.torch.lstm] peephole: expected a tensor on cpu, where source is, got one on meta"
-    assert str(error.value) == wanted
-    with pytest.raises(RuntimeError) as error:
-        call.give("secondary_bias", drawn(3 * H - 1), (H,), 2 * H)
-    wanted = f"[vkrnn.torch.lstm] secondary_bias: expected a tensor with {3 * H} elements, got {3 * H - 1}"
-    assert str(error.value) == wanted
+        compute_network(source, [*weights, drawn(4 * H).to("meta"), drawn(4 * H)], None, None, [], [], None, "LSTM", 1, 1)
+    assert str(error.value) == "[vkrnn.torch.lstm] bias: expected a tensor on cpu, where source is, got one on meta"
+    with pytest.raises(ValueError, match=r"\[lstm\] recurrent_bias: expected shape \[4H\] = \[24\], got \[23\]"):
+        compute_network(source, [*weights, drawn(4 * H), drawn(4 * H - 1)], None, None, [], [], None, "LSTM", 1, 1)
+    with pytest.raises(ValueError, match=r"\[lstm\] init_state: expected shape \[1, N, H\] = \[1, 3, 6\], got \[1, 2, 6\]"):
+        compute_network(source, weights, drawn(1, N - 1, H), None, [], [], None, "LSTM", 1, 1)

@@ -19,16 +19,8 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.torch import (  # noqa: E402
-    _choice,
-    _cuda_calls,
-    _kept_cuda,
-    _ops,
-    _recurrent,
-    _repeated_call,
-    _repeated_layer,
-)
-from vkrnn.torch._kept_cuda import KeptCalls  # noqa: E402
+from vkrnn.torch import _calls, _choice, _recurrent, _repeated  # noqa: E402
+from vkrnn.torch._repeated import RepeatedCalls  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
 MODULES = {
@@ -71,11 +63,7 @@ def states_of(module: Any, rows: int = N) -> Any:
 def kept_of(module: Any, x: Any, hx: Any = None, way: str = "vkrnn") -> Any:
     """Return the kept calls of a module after one call; None if it keeps none."""
     module.__dict__.pop("_kept", None)
-    if way == "vkrnn":
-        KeptCalls.plan(module, x, hx)
-        if "_kept" not in module.__dict__:
-            return None
-    KeptCalls.keep(module, x, hx, way)
+    RepeatedCalls.keep(module, x, hx, way)
     return module.__dict__.pop("_kept", None)
 
 
@@ -119,38 +107,32 @@ def test_gradients_of_a_repeated_call(
     name: str,
     upstream: str,
     with_states: bool,  # noqa: FBT001
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Gradients have the bits of the ordinary way, also after a call with other upstream gradients."""
     module = MODULES[name]().double().eval()
-    kept = kept_of(module, drawn(T, N, I), states_of(module) if with_states else None)
+    hx = states_of(module) if with_states else None
+    for each in (hx,) if torch.is_tensor(hx) else hx or ():
+        each.requires_grad_()
+    kept = kept_of(module, drawn(T, N, I).requires_grad_(), hx)
     for each in ("all", upstream, upstream):
         x, hx = drawn(T, N, I), states_of(module) if with_states else None
         found = []
         for repeats in (False, True):
-            with monkeypatch.context() as patch:
-                if repeats:
-                    patch.setattr(_ops, "_is_short", lambda *_: True)
-                source = x.clone().requires_grad_()
-                states = (
-                    ()
-                    if hx is None
-                    else tuple(one.clone().requires_grad_() for one in (hx if type(hx) is tuple else (hx,)))
-                )
-                given = None if hx is None else states if type(hx) is tuple else states[0]
-                results = (kept.call if repeats else lambda module, *rest: module._compute(*rest))(
-                    module, source, given
-                )
-                wanted = [source, *states, *module.parameters()]
-                found.append(torch.autograd.grad(UPSTREAM[each](flat(results)), wanted, allow_unused=True))
+            source = x.clone().requires_grad_()
+            states = (
+                () if hx is None else tuple(one.clone().requires_grad_() for one in (hx if type(hx) is tuple else (hx,)))
+            )
+            given = None if hx is None else states if type(hx) is tuple else states[0]
+            results = (kept.call if repeats else lambda module, *rest: module._compute(*rest))(module, source, given)
+            wanted = [source, *states, *module.parameters()]
+            found.append(torch.autograd.grad(UPSTREAM[each](flat(results)), wanted, allow_unused=True))
         for one, other in zip(*found, strict=True):
             assert (one is None) == (other is None)
             assert one is None or torch.equal(one, other)
 
 
-def test_weights_that_change_before_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_change_before_the_gradients() -> None:
     """Weights that move before the backward pass are read in their new place. Those of another shape are refused."""
-    monkeypatch.setattr(_ops, "_is_short", lambda *_: True)
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
     kept = kept_of(module, x)
     gradients = []
@@ -211,26 +193,30 @@ def test_calls_of_another_kind() -> None:
 
 
 @without_gradients
-def test_a_call_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_of_another_thread() -> None:
     """Another thread may set the size of the scratch memory during a call, which uses only what it allocated."""
-    module, x = ours.LSTM(I, H, backend="vkrnn").double(), drawn(T, N, I)
-    ((layer,),) = kept_of(module, x)._layers.values()
-    allocated, used = [], []
+    x, allocated, used = drawn(T, N, I), [], []
+    sizes = iter((10, 1000))
 
-    def new_empty(*shape: Any, **options: Any) -> Any:
-        tensor = x.new_empty(*shape, **options)
-        if options:  # the scratch memory, in bytes
-            allocated.append(tensor)
-            layer._bytes = 1000
-        return tensor
+    class Core:
+        """A call whose memory another call has just measured."""
 
-    def run_layer(*given: Any) -> int:
-        used.append(given[-3:-1])
-        return 1000
+        bytes = property(lambda _: next(sizes))
 
-    monkeypatch.setattr(layer, "_core", SimpleNamespace(run_layer=run_layer, layer_bytes=layer._core.layer_bytes))
-    layer.infer(SimpleNamespace(new_empty=new_empty, data_ptr=x.data_ptr), [], [0, 0])
+        def run(self, _operands: Any, _results: Any, _stream: int, memory: int, count: int, _allocate: Any) -> None:
+            used.append((memory, count))
+
+    class Source(SimpleNamespace):
+        def new_empty(self, *shape: Any, **options: Any) -> Any:
+            tensor = x.new_empty(*shape, **options)
+            if options:  # the scratch memory, in bytes
+                allocated.append(tensor)
+            return tensor
+
+    planned = _calls.Planned(SimpleNamespace(gradients=False), Core(), (), (), None)
+    planned.run(Source(get_device=lambda: 0), [])
     ((memory,), ((start, count),)) = allocated, used
+    assert count == 10
     assert start + count <= memory.data_ptr() + memory.numel()
 
 
@@ -241,9 +227,7 @@ def test_the_shortest_way(name: str, steps: int) -> None:
     """It is taken from the second kept call on, and reads tensors, states and biases anew."""
     module = MODULES[name]().double().eval()
     x, hx = drawn(steps, N, I), states_of(module)
-    kept = kept_of(module, x, hx)
-    kept.call(module, x, hx)
-    ((_, latest),) = kept._latest.items()
+    ((_, latest),) = kept_of(module, x, hx)._calls.items()
     for _ in range(2):
         x, hx = drawn(steps, N, I), states_of(module)
         if module.bias:
@@ -283,26 +267,19 @@ CHANGES = {
 }
 
 
-@without_gradients
 def other_guards(*_tensors: Any, sizes: Any) -> None:
     """Stand in for a comparison of tensors with other parameters than PyTorch's has today."""
 
 
 @without_gradients
 def test_a_pytorch_that_compares_tensors_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are then kept without the shortest way."""
+    """No call is kept then."""
     monkeypatch.setattr("torch._C._dynamo.guards.TensorGuards", other_guards)
-    _repeated_call._can_compare.cache_clear()
+    _repeated._can_compare.cache_clear()
     module = MODULES["LSTM"]().double()
-    x, hx = drawn(T, N, I), states_of(module)
-    kept = kept_of(module, x, hx)
-    wanted = flat(module._compute(x, hx))
-    for _ in range(2):
-        for one, other in zip(flat(kept.call(module, x, hx)), wanted, strict=True):
-            assert torch.equal(one, other)
-    assert not kept._latest
+    assert kept_of(module, drawn(T, N, I), states_of(module)) is None
     monkeypatch.undo()
-    _repeated_call._can_compare.cache_clear()
+    _repeated._can_compare.cache_clear()
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -347,23 +324,36 @@ def test_what_is_not_kept() -> None:
 
 @without_gradients
 def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of a kind are kept for PyTorch once PyTorch is chosen for this kind, and not before."""
+    """Calls with states are kept for PyTorch once PyTorch is chosen for calls like them, and not before."""
     module, x = ours.GRU(I, H, batch_first=True).double(), drawn(N, T, I)
-    assert kept_of(module, x, None, "torch") is None
-    monkeypatch.setitem(_choice._chosen, _choice._kind(module, x, x, None), ("torch", "a line"))
-    kept = kept_of(module, x, None, "torch")
-    wanted = torch.nn.GRU.forward(module, x)
-    for one, other in zip(flat(kept.call(module, x, None)), flat(wanted), strict=True):
+    hx = states_of(module)
+    RepeatedCalls.settle(module, x, hx, "torch")
+    assert "_kept" not in module.__dict__
+    monkeypatch.setitem(_choice._chosen, _choice._kind(module, x, x, hx), ("torch", "a line"))
+    RepeatedCalls.settle(module, x, hx, "torch")
+    kept = module.__dict__.pop("_kept")
+    wanted = torch.nn.GRU.forward(module, x, hx)
+    for one, other in zip(flat(kept.call(module, x, hx)), flat(wanted), strict=True):
         assert torch.equal(one, other)
     module.recurrent_dropout = 0.5  # which PyTorch's module lacks
-    assert kept.call(module, x, None) is None
+    assert kept.call(module, x, hx) is None
+
+
+@without_gradients
+def test_a_call_whose_choice_is_not_final() -> None:
+    """It is not kept, so that the next call like it chooses again."""
+    module, x = ours.GRU(I, H).double(), drawn(T, N, I)
+    RepeatedCalls.keep(module, x, None, "vkrnn")
+    assert module.__dict__["_kept"].call(module, x, None) is not None
+    RepeatedCalls.settle(module, x, None, "vkrnn")
+    assert module.__dict__["_kept"].call(module, x, None) is None
 
 
 @without_gradients
 def test_copies_have_no_kept_calls() -> None:
     """Copies of a module have no kept calls. train() and eval() drop them."""
     module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
-    KeptCalls.plan(module, x, None)
+    RepeatedCalls.keep(module, x, None, "vkrnn")
     assert "_kept" in module.__dict__
     assert "_kept" not in module.__getstate__()
     module.eval()
@@ -388,22 +378,15 @@ def test_parameters_that_were_replaced_are_not_kept() -> None:
     assert [each() for each in used] == [None] * 4
 
 
-def test_gradients_after_the_device_was_closed(monkeypatch: pytest.MonkeyPatch, device: SimpleNamespace) -> None:
-    """If the device was closed after the forward pass, the ordinary way computes the gradients on a new device."""
-    monkeypatch.setattr(_ops, "_is_short", lambda *_: True)
+def test_gradients_after_the_device_was_closed(device: SimpleNamespace) -> None:
+    """If the device was closed after the forward pass, a new plan computes the gradients, on a device that is open."""
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
-    kept, gradients, planned = kept_of(module, x), [], []
-
-    def submit(core: Any, *given: Any, **more: Any) -> int:
-        assert not (device.closed and core in planned)
-        planned.append(core)
-        return _cuda_calls.submit(core, *given, **more)
-
-    monkeypatch.setattr(_repeated_layer, "submit", submit)
+    kept, gradients = kept_of(module, x), []
     for closes in (False, True):
         output, _ = kept.call(module, x, None)
         if closes:
-            _cuda_calls._known.cache_clear()  # whose keys have the device
+            other = type(device)(**{**vars(device), "_open": lambda _: other})
+            device._open = lambda _: other
             device.closed = True
         (found,) = torch.autograd.grad(output.sum(), module.weight_ih_l0)
         gradients.append(found)
@@ -415,23 +398,21 @@ def test_the_number_of_kinds_is_bounded() -> None:
     """A module that is called with ever new numbers of steps keeps a bounded number of kinds."""
     module = ours.RNN(I, H, backend="vkrnn").double()
     for steps in range(1, 70):
-        KeptCalls.plan(module, drawn(steps, 1, I), None)
-        KeptCalls.keep(module, drawn(steps, 1, I), None, "vkrnn")
-    kept = module.__dict__["_kept"]
-    assert len(kept._layers) == len(kept._ways) < 65
+        RepeatedCalls.keep(module, drawn(steps, 1, I), None, "vkrnn")
+    assert len(module.__dict__["_kept"]._calls) < 65
 
 
 @without_gradients
 def test_what_computes_is_kept_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are kept for PyTorch even if vkrnn has no device, for example because NVRTC is missing."""
-    monkeypatch.setattr(_kept_cuda, "cuda_device", None)
+    monkeypatch.setattr(_calls, "cuda_device", None)
     module, x = ours.GRU(I, H, backend="torch").double(), drawn(T, N, I)
     assert torch.equal(kept_of(module, x, None, "torch").call(module, x, None)[0], torch.nn.GRU.forward(module, x)[0])
 
 
 @without_gradients
-def test_a_layer_is_planned_before_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch is timed against the planned layer that later calls use. If PyTorch is faster, it computes these."""
+def test_a_call_is_planned_before_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is timed against the plan that later calls use. If PyTorch is faster, it computes these."""
     module, x = ours.GRU(I, H).double(), drawn(T, N, I)
     for chosen in ("vkrnn", "torch"):
         module.__dict__.pop("_kept", None)
@@ -439,7 +420,7 @@ def test_a_layer_is_planned_before_it_is_chosen(monkeypatch: pytest.MonkeyPatch)
         def choose(module: Any, x: Any, hx: Any, ways: Any, chosen: str = chosen) -> str:
             for _ in range(2):
                 ways["vkrnn"](x, hx)
-            assert module.__dict__["_kept"].repeat(module, x, hx) is not None
+            assert module.__dict__["_kept"].call(module, x, hx) is not None
             monkeypatch.setitem(_choice._chosen, _choice._kind(module, x, x, hx), (chosen, "a line"))
             return chosen
 

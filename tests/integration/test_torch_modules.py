@@ -19,7 +19,7 @@ from tolerances import DTYPES, FLOAT32
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_modules import SMALL, fed_to, initial, states, work  # noqa: E402
-from vkrnn.torch import _calls, _ops  # noqa: E402
+from vkrnn.torch import _calls, _network  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -71,22 +71,22 @@ def test_results_and_gradients(
 def test_16_bits(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of each result is one rounding against the module in float64 that rounds what is stored in the dtype.
 
-    Beside the results, these are the sum of the biases and what the forward call keeps for the gradients. A rounding of
-    z_state alone changes the derivative of tanh by up to 2 |z tanh z| roundings.
+    Beside the results, that is what the forward call keeps for the gradients. A rounding of z_state alone changes the
+    derivative of tanh by up to 2 |z tanh z| roundings.
     """
     wanted = getattr(torch, dtype)
     module = getattr(ours, kind)(5, 8).to(wanted)
     given, start = (torch.rand(6, 3, 5) - 0.5).to(wanted), initial(module, 3, wanted)
-    found, call = work(module, given, start), _ops.call
+    found, run = work(module, given, start), _network.run
 
     def rounded(name: str, tensor: Any) -> Any:
-        stored = tensor is not None and name in ("bias", "z_state", "cell_output_fwd", "output_fwd")
+        stored = name in ("z_state", "cell_output_fwd", "output_fwd")
         return tensor.to(wanted).double() if stored else tensor
 
-    def rounding(function: str, given: dict[str, Any], how: Any, **options: Any) -> Any:
-        return call(function, {name: rounded(name, tensor) for name, tensor in given.items()}, how, **options)
+    def rounding(kind: Any, tensors: Any, lengths: Any) -> Any:
+        return run(kind, [rounded(*each) for each in zip([name for name, _ in kind.names], tensors)], lengths)  # noqa: B905
 
-    monkeypatch.setattr(_ops, "call", rounding)
+    monkeypatch.setattr(_network, "run", rounding)
     assert_close(found, work(module.double(), given, start), DTYPES[dtype])
 
 
@@ -234,7 +234,7 @@ def test_meta_tensors(kind: str) -> None:
         wanted, got = (message(functools.partial(module, *given)) for module in modules)
         assert got == wanted
     mine.bias_hh_l0 = torch.nn.Parameter(mine.bias_hh_l0.to(there))
-    wanted = r"^\[vkrnn::layer\] expected tensors on one device, got some on cpu and meta$"
+    wanted = r"^\[vkrnn::network\] expected tensors on one device, got some on cpu and meta$"
     for mode in (torch.no_grad, torch.enable_grad):
         with mode(), pytest.raises(RuntimeError, match=wanted):
             mine(x)
@@ -374,16 +374,16 @@ def test_autocast(kind: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_memory_is_shared(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """Weights and input are read in place, and the output is the call's own memory."""
-    seen = {}
+    seen: dict[str, int] = {}
 
-    def spy(kind: Any, function: str, arguments: dict[str, Any]) -> Any:
-        seen.update(arguments)
-        results = run(kind, function, arguments)
-        seen["output"] = results.output
+    def spy(planned: Any, source: Any, addresses: list[int]) -> Any:
+        seen.update(zip([name for name, _ in planned.kind.names], addresses, strict=True))
+        results = run(planned, source, addresses)
+        seen["output"] = results["output", 0].data_ptr()
         return results
 
-    run = _calls.run
-    monkeypatch.setattr(_calls, "run", spy)
+    run = _calls.Planned.run
+    monkeypatch.setattr(_calls.Planned, "run", spy)
     module, x = ours.GRU(8, 32, dtype=getattr(torch, dtype)), torch.rand(9, 4, 8).to(getattr(torch, dtype))
     output, _ = module(x)
     wanted = {
@@ -392,4 +392,4 @@ def test_memory_is_shared(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
         "recurrent_weight": module.weight_hh_l0,
         "output": output,
     }
-    assert {name: seen[name].ctypes.data for name in wanted} == {name: t.data_ptr() for name, t in wanted.items()}
+    assert {name: seen[name] for name in wanted} == {name: t.data_ptr() for name, t in wanted.items()}

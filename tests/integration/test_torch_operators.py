@@ -13,7 +13,7 @@ from oracles import require
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from vkrnn.convert._torch_layout import GATES  # noqa: E402
-from vkrnn.torch import _ops  # noqa: E402
+from vkrnn.torch import _network  # noqa: E402
 
 T, N, I, H = 4, 3, 2, 5
 CASES = [(True, True, False, False), (False, False, False, False), (True, True, True, False), (True, True, False, True)]
@@ -50,33 +50,39 @@ OPTIONS = {
 }
 
 
-def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool, training: bool = True) -> list[Any]:
-    """Return the arguments of the operator `layer`, which require gradients if it is for training."""
+def draw(
+    mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool, layers: int = 2, trained: int = 0
+) -> list[Any]:
+    """Return the arguments of the operator `network`. They require gradients, but for those of frozen layers."""
     torch.manual_seed(0)
 
-    def some(*shape: int) -> Any:
-        return torch.empty(shape, dtype=torch.float64).uniform_(-0.7, 0.7).requires_grad_(training)
+    def some(*shape: int, requires: bool = True) -> Any:
+        return torch.empty(shape, dtype=torch.float64).uniform_(-0.7, 0.7).requires_grad_(requires)
 
     rows = D * GATES[mode] * H
-    biases = [some(rows), some(rows)] if bias else [None, None]
-    h_0, c_0 = some(D, N, H) if hx else None, some(D, N, H) if hx and mode == "LSTM" else None
+    weights = []
+    for layer in range(layers):
+        shapes = [(rows, D * H if layer else I), (rows, H), *[(rows,)] * (2 * bias + (options and mode == "LSTM"))]
+        weights += [some(*shape, requires=layer >= trained) for shape in shapes]
+    first = trained == 0
+    state = layers * D, N, H
+    h_0, c_0 = some(*state, requires=first) if hx else None, some(*state, requires=first) if hx and mode == "LSTM" else None
     ends = torch.tensor([4, 1, 3]) if lengths else None
-    peephole = some(rows) if options and mode == "LSTM" else None
-    mask = some(1, N, D * H).detach() if options else None
+    masks = [some(1, N, D * H, requires=False) for _ in range(layers)] if options else []
+    between = [some(T, N, D * H, requires=False) for _ in range(layers - 1)] if options else []
     mode += OPTIONS[mode] if options else ""
-    weights = [some(rows, I), some(rows, H), *biases, peephole]
-    return [some(T, N, I), *weights, h_0, c_0, mask, ends, mode, training]
+    return [some(T, N, I, requires=first), weights, h_0, c_0, masks, between, ends, mode, layers, trained]
 
 
 @every_operator
 @every_structure
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("trained", [0, 1, 2])
 def test_opcheck_forward(
-    mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool, training: bool
+    mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool, trained: int
 ) -> None:
     """Schema, fake tensors, autograd and dispatch of the forward operator pass torch's checks."""
-    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options, training=training)
-    torch.library.opcheck(_ops.layer, given)
+    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options, trained=trained)
+    torch.library.opcheck(_network.network, given)
 
 
 @every_operator
@@ -85,10 +91,10 @@ def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: b
     """The gradient operator, which has no gradients itself, passes PyTorch's opcheck."""
     given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options)
     with torch.no_grad():
-        output, h_n, c_n, z_state, cells = _ops.layer(*given)
+        output, h_n, c_n, kept = _network.network(*given)
     above = [torch.rand_like(output), torch.rand_like(h_n), torch.rand_like(c_n) if mode == "LSTM" else None]
-    *again, _ = (value.detach() if isinstance(value, torch.Tensor) else value for value in given)
-    torch.library.opcheck(_ops.layer_backward, [*above, z_state, cells if mode == "LSTM" else output, *again])
+    again = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, given)
+    torch.library.opcheck(_network.network_backward, [*above, output if mode == "GRU" else None, kept, *again])
 
 
 @every_mode
@@ -96,13 +102,15 @@ def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: b
 @every_case
 def test_gradcheck(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool) -> None:
     """Gradients agree with finite differences in float64."""
-    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options)
-    tensors, others = given[:8], given[8:]
+    source, weights, *states, masks, between, ends, mode, layers, trained = draw(
+        mode, D, bias=bias, hx=hx, lengths=lengths, options=options
+    )
 
-    def function(*tensors: Any) -> tuple[Any, ...]:
-        return tuple(_ops.layer(*tensors, *others)[: 3 if mode == "LSTM" else 2])
+    def function(source: Any, h_0: Any, c_0: Any, *weights: Any) -> tuple[Any, ...]:
+        given = source, weights, h_0, c_0, masks, between, ends, mode, layers, trained
+        return tuple(_network.network(*given)[: 3 if mode.startswith("LSTM") else 2])
 
-    assert torch.autograd.gradcheck(function, tensors)
+    assert torch.autograd.gradcheck(function, (source, *states, *weights))
 
 
 @pytest.fixture
@@ -147,8 +155,8 @@ def test_export(kind: str) -> None:
         exported = torch.export.export(module, (torch.rand(T, N, I),), dynamic_shapes=(sizes,))
     other = torch.rand(9, 2, I)
     assert torch.equal(exported.module()(other)[0], module(other)[0])
-    calls = [node for node in exported.graph.nodes if node.target is _ops.layer]
-    assert [node.args[-2:] for node in calls] == [(module.mode, False)] * 2
+    calls = [node for node in exported.graph.nodes if node.target is _network.network]
+    assert [node.args[-3:] for node in calls] == [(module.mode, 2, 2)]
 
 
 def test_import_of_the_package_needs_neither() -> None:

@@ -12,7 +12,7 @@ from tolerances import TORCH_IN_FLOAT64
 
 torch = require("torch")
 from torch_modules import LIVELY, H, I, lively  # noqa: E402
-from vkrnn.torch import _ops  # noqa: E402
+from vkrnn.torch import _network  # noqa: E402
 
 # PyTorch's own affairs.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("torch_seed")]
@@ -80,11 +80,10 @@ def test_export(kind: str) -> None:
     file.seek(0)
     x = torch.rand(9, 2, I)
     assert torch.equal(torch.export.load(file).module()(x)[0], module(x)[0])
-    calls = [node for node in exported.graph.nodes if node.target is _ops.layer]
-    assert [node.args[-2].split()[0] for node in calls] == [module.mode] * 2
-    assert [set(node.args[-2].split()[1:]) for node in calls] == [
-        {f"{name}={value}" for name, value in LIVELY[kind].items() if name != "peephole"}
-    ] * 2
+    ((mode, *_),) = [node.args[-3:] for node in exported.graph.nodes if node.target is _network.network]
+    name, *options = mode.split()
+    assert name == module.mode
+    assert set(options) == {f"{name}={value}" for name, value in LIVELY[kind].items() if name != "peephole"}
 
 
 @every_kind

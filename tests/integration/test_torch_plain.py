@@ -42,8 +42,8 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, name, watched)
 
-    watch(_recurrent, "layer")
-    watch(_autograd, "layer_backward")
+    watch(_recurrent, "network")
+    watch(_autograd, "network_backward")
     return called
 
 
@@ -56,7 +56,7 @@ def test_calls_of_plain_tensors_need_none(called: list[str]) -> None:
     assert called == []
     with Watching():
         wanted = torch.autograd.grad(module(x)[0].sum(), list(module.parameters()))
-    assert called == ["layer", "layer_backward"]
+    assert called == ["network", "network_backward"]
     assert all(map(torch.equal, found, wanted))
 
 
@@ -64,10 +64,10 @@ def test_subclasses_and_gradients_of_gradients_need_them(called: list[str]) -> N
     """The operators handle these calls, or refuse them."""
     module, x = ours.GRU(3, 4), torch.randn(5, 2, 3)
     module(x.as_subclass(Subclass))
-    assert called == ["layer"]
+    assert called == ["network"]
     output = module(x.requires_grad_())[0]
     (gradient,) = torch.autograd.grad(output.sum(), x, create_graph=True)
-    assert "layer_backward" in called
+    assert "network_backward" in called
     with pytest.raises(NotImplementedError, match="gradients of gradients"):
         gradient.sum().backward()
 
@@ -84,7 +84,7 @@ def test_negated_tensors_need_them(called: list[str]) -> None:
     wanted = torch.autograd.grad(output, weights, ones, retain_graph=True)
     found = torch.autograd.grad(output, weights, torch._neg_view(-ones))
     assert all(map(torch.equal, found, wanted))
-    assert called == ["layer", "layer", "layer_backward"]
+    assert called == ["network", "network", "network_backward"]
 
 
 def test_a_parametrized_module_has_gradients() -> None:

@@ -50,25 +50,6 @@ std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t addres
 // if the storage is not on a CUDA device.
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream);
 
-// A copy within the memory of a CUDA device, at addresses.
-struct CudaCopy {
-    std::uint64_t to, from, bytes;
-};
-
-// Makes copies on the stream of this thread's calls. The caller must order them with all other uses of the memory.
-void copy_cuda_memory(Device& device, std::span<const CudaCopy> copies);
-
-// Two vectors of `count` elements in the memory of a CUDA device, at addresses, and memory for their sum. Elements from
-// `added` on are those of `first` alone.
-struct CudaBiases {
-    std::uint64_t to, first, second;
-    std::uint32_t count, added;
-    Dtype dtype;
-};
-
-// Adds two vectors on the stream of this thread's calls. Others order the uses of the memory.
-void add_cuda_biases(Device& device, const CudaBiases& biases);
-
 // Makes the stream of this thread's calls wait for what was submitted to another stream.
 void follow_cuda_stream(Device& device, std::uintptr_t stream);
 

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -131,6 +132,10 @@ struct CallForm {
 // `label` is the caller's name for the call. If it is not empty, the message begins with [lstm 'label'].
 Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label = {},
                 CallForm form = {});
+
+// Throws ValueError if lengths do not fit a call: if they are out of range or, packed, if they are not in descending
+// order or their sum is not the number of rows.
+void check_lengths(const Spec& spec, std::span<const std::int64_t> lengths, const std::string& prefix);
 
 // Returns the beginning of every message about a call: "[lstm]" or "[lstm_gradients 'label']".
 std::string message_prefix(const Cell& cell, bool gradients, std::string_view label);

@@ -47,7 +47,7 @@ public:
             } else {
                 check_shape(argument, tensor.shape);
             }
-            if (argument == Argument::lengths) check_lengths(tensor.integers);
+            if (argument == Argument::lengths) check_lengths(spec_, tensor.integers, prefix_);
         }
         if (given(Argument::recurrent_bias) && spec_.scales_product())
             spec_.present |= 1u << static_cast<unsigned>(Argument::secondary_bias);
@@ -158,24 +158,12 @@ private:
         spec_.N = source[1];
     }
 
-    // Checks that the lengths are in descending order and that their sum is the number of the source's rows.
     void check_packed(const TensorShape& source) {
         const std::vector<std::int64_t>& lengths = arguments_.at(Argument::lengths).integers;
         if (source.size() != 2)
             throw ValueError(at(Argument::source) + "expected 2 axes, packed, got " + to_text(source));
         if (lengths.empty()) throw ValueError(at(Argument::lengths) + "expected 1 or more, packed, got none");
-        std::int64_t sum = 0;
-        for (std::size_t n = 0; n < lengths.size(); ++n) {
-            if (lengths[n] < 1 || lengths[n] > source[0] || (n > 0 && lengths[n] > lengths[n - 1]))
-                throw ValueError(at(Argument::lengths) + "expected 1 to " + std::to_string(source[0]) +
-                                 ", longest first, got " + std::to_string(lengths[n]) + " at [" + std::to_string(n) +
-                                 "]");
-            sum += lengths[n];
-        }
-        if (sum != source[0])
-            throw ValueError(at(Argument::source) + "expected " + std::to_string(sum) +
-                             " rows, the sum of lengths, got " + std::to_string(source[0]));
-        spec_.packed_rows = sum;
+        spec_.packed_rows = source[0];
         spec_.T = lengths.front();
         spec_.N = static_cast<std::int64_t>(lengths.size());
     }
@@ -202,14 +190,6 @@ private:
                              " is no multiple of the " + std::to_string(spec_.G()) + " gates)");
         }
         spec_.H = rows / spec_.G();
-    }
-
-    void check_lengths(const std::vector<std::int64_t>& lengths) const {
-        for (std::size_t n = 0; n < lengths.size(); ++n) {
-            if (lengths[n] >= 0 && lengths[n] <= spec_.T) continue;
-            throw ValueError(at(Argument::lengths) + "expected 0 to T = " + std::to_string(spec_.T) + ", got " +
-                             std::to_string(lengths[n]) + " at [" + std::to_string(n) + "]");
-        }
     }
 
     void check_shape(Argument argument, const TensorShape& shape) {
@@ -265,7 +245,7 @@ private:
                 case Axis::T: text += "T"; break;
                 case Axis::N: text += "N"; break;
                 case Axis::I: text += "I"; break;
-                case Axis::D: text += "2"; break;
+                case Axis::D: text += std::to_string(spec_.D()); break;
                 case Axis::one: text += "1"; break;
                 default: text += in_h(multiple_of_h(spec_, axis));
             }
@@ -319,6 +299,22 @@ private:
 std::string message_prefix(const Cell& cell, bool gradients, std::string_view label) {
     const std::string operation(gradients ? cell.gradients_name : cell.name);
     return label.empty() ? "[" + operation + "]" : "[" + operation + " '" + std::string(label) + "']";
+}
+
+void check_lengths(const Spec& spec, std::span<const std::int64_t> lengths, const std::string& prefix) {
+    const std::int64_t least = spec.packed() ? 1 : 0, most = spec.packed() ? spec.packed_rows : spec.T;
+    std::int64_t sum = 0;
+    for (std::size_t n = 0; n < lengths.size(); sum += lengths[n++]) {
+        if (lengths[n] >= least && lengths[n] <= most && !(spec.packed() && n > 0 && lengths[n] > lengths[n - 1]))
+            continue;
+        throw ValueError(prefix + " lengths: expected " + std::to_string(least) + " to " +
+                         (spec.packed() ? "" : "T = ") + std::to_string(most) +
+                         (spec.packed() ? ", longest first" : "") + ", got " + std::to_string(lengths[n]) + " at [" +
+                         std::to_string(n) + "]");
+    }
+    if (spec.packed() && sum != spec.packed_rows)
+        throw ValueError(prefix + " source: expected " + std::to_string(sum) +
+                         " rows, the sum of lengths, got " + std::to_string(spec.packed_rows));
 }
 
 Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,

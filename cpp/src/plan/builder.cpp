@@ -251,4 +251,11 @@ void PlanBuilder::combine(const std::string& label, const Combination& combinati
     products_.combine(*this, label, combination, independent);
 }
 
+void PlanBuilder::round(const std::string& label, std::size_t buffer, std::int64_t elements) {
+    if (!is_half(plan_.spec.dtype) || is_16bit(buffer)) return;
+    const std::size_t narrow = scratch_16bit(label + " in 16 bits", elements);
+    products_.convert(*this, "narrow " + label, {buffer, narrow, elements, true}, false);
+    products_.convert(*this, "widen " + label, {narrow, buffer, elements, false}, false);
+}
+
 }  // namespace vkrnn

@@ -127,6 +127,8 @@ public:
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
     void last_rows(const std::string& label, const LastRows& rows, bool independent = false);
     void combine(const std::string& label, const Combination& combination, bool independent = false);
+    // Rounds numbers to the call's 16-bit type, if it has one and the buffer is in float32.
+    void round(const std::string& label, std::size_t buffer, std::int64_t elements);
     // `fills`: see Dispatch.
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false, std::size_t fills = kNoBuffer);

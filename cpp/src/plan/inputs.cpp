@@ -22,6 +22,7 @@ void Inputs::add_biases(PlanBuilder& builder) {
     Combination sum{bias, other, at(Argument::bias), elements, Combination::add};
     if (spec_.scales_product()) sum.limit_to(gates - spec_.H, gates);
     builder.combine("add biases", sum);
+    builder.round("sum of biases", at(Argument::bias), elements);
 }
 
 void Inputs::set(StepBlock& block) const {

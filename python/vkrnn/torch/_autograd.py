@@ -1,31 +1,44 @@
-"""Derivatives of the operators `layer` and `layer_backward`, and their rules for torch.vmap.
+"""Derivatives of the operators `network` and `network_backward`, and their rules for torch.vmap.
 
-Importing this module registers them with PyTorch. `_Layer` and `_LayerBackward` differentiate with respect to one level
-of autograd or of a transform of torch.func. PyTorch's dispatcher calls them once for each level.
+Importing this module registers them with PyTorch, and the operators of one layer that programs of earlier versions
+call. `_Network` and `_NetworkBackward` differentiate with respect to one level of autograd or of a transform of
+torch.func. PyTorch's dispatcher calls them once for each level. They take tensors one by one, because
+torch.autograd.Function does not see those in lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
 
 from vkrnn.convert._torch_layout import descriptor
-from vkrnn.torch._ops import compute_layer, compute_layer_backward, layer, layer_backward
-from vkrnn.torch._repeated_layer import RepeatedLayer
+from vkrnn.torch._calls import Planned
+from vkrnn.torch._network import (
+    compute_network,
+    compute_network_backward,
+    keeps_outputs,
+    network,
+    network_backward,
+    results_of,
+    weights_of,
+)
 from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
 
 __all__ = [
+    "Form",
     "ReverseModeOnly",
-    "apply_layer",
-    "apply_repeated_layer",
+    "apply_network",
     "at_lower_levels",
     "connected",
     "differentiable",
+    "first_with_gradients",
     "library",
     "one_by_one",
     "saved_bias",
@@ -46,6 +59,41 @@ _FORWARD_MODE = (
 )
 
 
+class Form(NamedTuple):
+    """What the arguments of a network's call are besides tensors."""
+
+    mode: str
+    layers: int
+    trained: int
+    weights: int
+    masks: int
+    between: int
+
+    def nested(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """Return tensors as the operators take them, up to the lengths."""
+        first = 1 + self.weights
+        masks = first + 2 + self.masks
+        return (
+            flat[0],
+            list(flat[1:first]),
+            *flat[first : first + 2],
+            list(flat[first + 2 : masks]),
+            list(flat[masks : masks + self.between]),
+            flat[masks + self.between],
+        )
+
+    @property
+    def numbers(self) -> tuple[str, int, int]:
+        """The operators' last arguments."""
+        return self.mode, self.layers, self.trained
+
+
+def _flat(inputs: Sequence[Any]) -> list[Any]:
+    """Return the tensors of the operators' arguments one by one, without the numbers."""
+    source, weights, h_0, c_0, masks, between, lengths = inputs
+    return [source, *weights, h_0, c_0, *masks, *between, lengths]
+
+
 class ReverseModeOnly(torch.autograd.Function):
     """A function without forward-mode derivatives."""
 
@@ -55,56 +103,44 @@ class ReverseModeOnly(torch.autograd.Function):
         raise NotImplementedError(_FORWARD_MODE)
 
 
-class _Layer(ReverseModeOnly):
-    """`layer` with its gradients. A `setup_context` would add 30 microseconds to each call."""
+class _Network(ReverseModeOnly):
+    """`network` with its gradients. A `setup_context` would add 30 microseconds to each call."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
-        """Call `layer`."""
-        outputs: tuple[Tensor | None, ...] = at_lower_levels(layer, inputs)
-        return _saved(ctx, inputs, outputs)
-
-    @staticmethod
-    @unseen_by_dynamo
-    def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
-        """Call `layer_backward`."""
-        return *_gradients(ctx, d_output, d_h_n, d_c_n, None), None, None, None, None
-
-
-class _PlainLayer(_Layer):
-    """`_Layer` for calls that need no operator."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
-        """Call `compute_layer`."""
-        return _saved(ctx, inputs, compute_layer(*inputs))
-
-
-class _RepeatedLayer(ReverseModeOnly):
-    """A `RepeatedLayer` with its gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, repeated: RepeatedLayer, *tensors: Any) -> tuple[Tensor | None, ...]:
-        """Compute from the source, the weights and the initial states."""
-        ctx.repeated = repeated
-        outputs = repeated.train(tensors[0], [each for each in tensors[6:] if each is not None])
-        return _saved(ctx, (*tensors, None, None, repeated.mode, True), outputs)
+    def forward(ctx: Any, form: Form, _planned: None, *tensors: Any) -> tuple[Tensor | None, ...]:
+        """Call `network`."""
+        output, h_n, c_n, kept = at_lower_levels(network, (*form.nested(tensors), *form.numbers))
+        return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
 
     @staticmethod
     @unseen_by_dynamo
     def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
-        """Compute the gradients."""
-        return None, *_gradients(ctx, d_output, d_h_n, d_c_n, ctx.repeated)
+        """Call `network_backward`."""
+        return None, None, *_gradients(ctx, d_output, d_h_n, d_c_n)
 
 
-class _LayerBackward(ReverseModeOnly):
-    """`layer_backward`, whose derivatives raise an error."""
+class _PlainNetwork(_Network):
+    """`_Network` for calls that need no operator."""
 
     @staticmethod
-    def forward(_ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, form: Form, planned: Planned | None, *tensors: Any) -> tuple[Tensor | None, ...]:
+        """Call `compute_network`, or run a plan on contiguous tensors without lengths."""
+        if planned is None:
+            output, h_n, c_n, kept = compute_network(*form.nested(tensors), *form.numbers)
+        else:
+            addresses = [each.data_ptr() for each in tensors if each is not None]
+            output, h_n, c_n, kept = results_of(planned.kind, planned.run(tensors[0], addresses))
+        return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
+
+
+class _NetworkBackward(ReverseModeOnly):
+    """`network_backward`, whose derivatives raise an error."""
+
+    @staticmethod
+    def forward(_ctx: Any, spec: Any, *flat: Any) -> tuple[Tensor, ...]:
         """Compute the gradients."""
-        found: tuple[Tensor, ...] = at_lower_levels(layer_backward, inputs)
-        return found
+        d_source, d_weights, d_h_0, d_c_0 = at_lower_levels(network_backward, pytree.tree_unflatten(flat, spec))
+        return d_source, *d_weights, d_h_0, d_c_0
 
     @staticmethod
     def backward(_ctx: Any, *_gradients: Tensor) -> NoReturn:
@@ -112,36 +148,39 @@ class _LayerBackward(ReverseModeOnly):
         raise NotImplementedError(_GRADIENTS_OF_GRADIENTS)
 
 
-def _gradients(
-    ctx: Any,
-    d_output: Tensor | None,
-    d_h_n: Tensor | None,
-    d_c_n: Tensor | None,
-    repeated: RepeatedLayer | None,
-) -> Iterator[Tensor | None]:
-    """Return the gradients with respect to the source, the weights and the initial states of a layer."""
-    if not ctx.trained:
+def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None) -> list[Tensor | None]:
+    """Return the gradients with respect to the tensors of a call."""
+    form: Form = ctx.form
+    if form.trained == form.layers:
         raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-    source, weight_ih, weight_hh, inside, *rest, z_state, states = ctx.saved_tensors
-    bias_ih, bias_hh = ctx.biases
-    if inside is not None:
-        bias_hh = connected(inside, bias_hh)
-    tensors = [source, weight_ih, weight_hh, bias_ih, bias_hh, *rest]
+    count = len(ctx.given)
+    saved = ctx.saved_tensors  # which may only be read once
+    tensors, output, kept = list(saved[:count]), saved[count], saved[count + 1 :]
+    for number, bias in ctx.given.items():  # of those that were not saved, or as copies
+        if bias is not None:
+            tensors[number] = bias if tensors[number] is None else connected(tensors[number], bias)
+    nested = form.nested(tensors)
     if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
-        if _versions(bias_ih, None if inside is not None else bias_hh) != ctx.bias_versions:
+        if _versions(form, nested[1]) != ctx.bias_versions:
             raise RuntimeError(_CHANGED)
         with torch.no_grad():  # the caller has changed the output in place
-            states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
-    if not ctx.mode.startswith("LSTM"):
+            output, *_ = network(*nested, form.mode, form.layers, form.layers)
+    if not form.mode.startswith("LSTM"):
         d_c_n = None
-    given: Any = d_output, d_h_n, d_c_n, z_state, states, *tensors
-    if torch.is_grad_enabled() or not is_plain(given) or _are_batched(given[:3]):
-        found = layer_backward(*given, ctx.mode)
+    above = d_output, d_h_n, d_c_n
+    given = *above, output, list(kept), *nested, *form.numbers
+    if _are_batched(above):
+        d_source, *others = _batched_gradients(given)
+    elif torch.is_grad_enabled() or not is_plain((*above, output, *kept, *tensors)):
+        d_source, d_weights, *d_states = network_backward(*given)
+        others = [*d_weights, *d_states]
     else:
-        compute: Any = compute_layer_backward
-        found = compute(*given, ctx.mode, repeated)
-    *differentiable, _mask, _lengths = tensors
-    return (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
+        d_source, d_weights, *d_states = compute_network_backward(*given)
+        others = [*d_weights, *d_states]
+    frozen = range(1, 1 + form.trained * (form.weights // form.layers))
+    found: list[Tensor | None] = [None if form.trained else d_source, *others]
+    found = [None if tensor is None or at in frozen else one for at, (tensor, one) in enumerate(zip(tensors, found))]  # noqa: B905
+    return found + [None] * (len(tensors) - len(found))
 
 
 def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
@@ -150,24 +189,57 @@ def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
     return any(gradient is not None and is_batched(gradient) for gradient in gradients)
 
 
-def _saved(ctx: Any, inputs: Sequence[Any], outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """Save what the gradients of a layer need. Return the outputs."""
-    source, weight_ih, weight_hh, bias_ih, bias_hh, *rest, mode, training = inputs
-    output, _, _, z_state, cells = outputs
-    ctx.mode, ctx.trained, ctx.version = mode, training, None
-    ctx.biases = bias_ih, bias_hh  # may be changed, because their numbers are not read except for `inside`
-    inside = None
-    states = z_state if not mode.startswith("LSTM") else cells
-    if mode.startswith("GRU"):
-        states, ctx.version, ctx.counter = _saved_output(output)
-        if bias_hh is not None and descriptor(mode, bidirectional=False).reset_after:
-            inside = saved_bias(bias_hh)
+_calls: dict[int, tuple[Any, ...]] = {}  # of operators that PyTorch calls once for each upstream gradient
+_numbers = itertools.count()
+
+
+def _batched_gradients(given: tuple[Any, ...]) -> list[Tensor | None]:
+    """Call `network_backward` for each of many upstream gradients. PyTorch does so with operators without lists."""
+    number = next(_numbers)
+    _calls[number] = given
+    try:
+        together = torch.ops.vkrnn.joined_gradients(*given[:3], number)
+    finally:
+        del _calls[number]
+    _, _, _, _, _, source, weights, h_0, c_0, *_, layers, trained = given
+    frozen = trained * (len(weights) // layers)
+    likes = [None if trained else source, *[None] * frozen, *weights[frozen:], h_0, c_0]
+    parts = iter(together.split([each.numel() for each in likes if each is not None]))
+    return [None if each is None else next(parts).view(each.shape) for each in likes]
+
+
+def _joined_gradients(d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, number: int) -> Tensor:
+    """Return the gradients of `network_backward` as one vector."""
+    d_source, d_weights, *d_states = network_backward(d_output, d_h_n, d_c_n, *_calls[number][3:])
+    return torch.cat([each.flatten() for each in (d_source, *d_weights, *d_states)])
+
+
+def _saved(
+    ctx: Any, form: Form, tensors: Sequence[Any], results: tuple[Tensor, Tensor, Tensor | None], kept: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Save what the gradients of a network need. Return the outputs."""
+    output = results[0]
+    ctx.form, ctx.version = form, None
+    saved = list(tensors)
+    # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
+    # reset_after. What is saved of them is by number here; the others are None.
+    ctx.given = dict.fromkeys(range(len(saved)))
+    each = form.weights // form.layers
+    if each >= 4:
+        reads = form.mode.startswith("GRU") and descriptor(form.mode, bidirectional=False).reset_after
+        for first in range(1, 1 + form.weights, each):
+            for number in (first + 2, first + 3):
+                ctx.given[number] = saved[number]
+                saved[number] = saved_bias(saved[number]) if reads and number == first + 3 else None
+    last = None
+    if form.mode.startswith("GRU") and form.trained < form.layers:
+        last, ctx.version, ctx.counter = _saved_output(output)
         if ctx.version is not None:  # the output may be computed again
-            ctx.bias_versions = _versions(bias_ih, None if inside is not None else bias_hh)
-    ctx.save_for_backward(source, weight_ih, weight_hh, inside, *rest, z_state, states)
-    ctx.mark_non_differentiable(*(each for each in (z_state, cells) if each is not None))
+            ctx.bias_versions = _versions(form, tensors[1 : 1 + form.weights])
+    ctx.save_for_backward(*saved, last, *kept)
+    ctx.mark_non_differentiable(*kept)
     ctx.set_materialize_grads(False)  # saves zeros as large as the gates
-    return outputs
+    return *results, *kept
 
 
 def saved_bias(bias: Tensor) -> Tensor:
@@ -182,9 +254,14 @@ def connected(saved: Tensor, given: Tensor) -> Tensor:
     return torch.where(torch.ones_like(saved, dtype=torch.bool), saved, given)
 
 
-def _versions(*tensors: Tensor | None) -> list[int]:
-    """Return how often tensors were changed in place. Inference tensors do not count it."""
-    return [each._version for each in tensors if each is not None and not each.is_inference()]  # noqa: SLF001
+def _versions(form: Form, weights: Sequence[Tensor]) -> list[int]:
+    """Return how often the biases that are not saved were changed in place. Inference tensors do not count it."""
+    each = form.weights // form.layers
+    if each < 4:
+        return []
+    places = (2,) if descriptor(form.mode, bidirectional=False).reset_after else (2, 3)
+    biases = [weights[first + place] for first in range(0, form.weights, each) for place in places]
+    return [bias._version for bias in biases if not bias.is_inference()]  # noqa: SLF001
 
 
 def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:
@@ -214,7 +291,25 @@ def at_lower_levels(operator: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _require_gradients(inputs: Sequence[Any]) -> bool:
-    return any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+    return any(
+        isinstance(value, Tensor) and value.requires_grad
+        for one in inputs
+        for value in (one if isinstance(one, (list, tuple)) else (one,))
+    )
+
+
+def first_with_gradients(
+    source: Tensor, weights: Sequence[Tensor], h_0: Tensor | None, c_0: Tensor | None, layers: int
+) -> int:
+    """Return the first layer with gradients, or the number of layers if there is none."""
+    if not torch.is_grad_enabled():
+        return layers
+    if any(each is not None and each.requires_grad for each in (source, h_0, c_0)):
+        return 0
+    for number, weight in enumerate(weights):
+        if weight.requires_grad:
+            return number // (len(weights) // layers)
+    return layers
 
 
 def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,56 +328,163 @@ def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., An
     return compute
 
 
-def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, Any]:
-    """Compute `layer` for many inputs as one batch. Packed inputs and many weights are computed one after the other."""
-    *given, training = inputs
+def _apply_network(*inputs: Any) -> tuple[Any, ...]:
+    """Call `_Network` with the operator's arguments, and return the operator's results."""
+    source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained = inputs
+    form = Form(mode, layers, trained, len(weights), len(masks), len(between))
+    apply = super(torch.autograd.Function, _Network).apply
+    output, h_n, c_n, *kept = apply(form, None, *_flat((source, weights, h_0, c_0, masks, between, lengths)))
+    return output, h_n, c_n, kept
+
+
+def _apply_network_backward(*inputs: Any) -> tuple[Any, ...]:
+    flat, spec = pytree.tree_flatten(inputs)
+    d_source, *d_weights, d_h_0, d_c_0 = super(torch.autograd.Function, _NetworkBackward).apply(spec, *flat)
+    return d_source, d_weights, d_h_0, d_c_0
+
+
+def _network_vmap(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+    """Compute `network` for many inputs as one batch.
+
+    Packed inputs, and layers with many weights, are computed one after the other.
+    """
+    source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained = inputs
     # Under torch.vmap, a module cannot see whether its parameters require gradients.
-    inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))
-    packed = inputs[0].dim() - (in_dims[0] is not None) == 2
-    if packed or any(dim is not None for dim in in_dims[1:6]):
-        return one_by_one(layer, info, in_dims, inputs), 0
-    B = info.batch_size
-    rows = {0: 1, 6: 1, 7: 1, 8: 1, 9: 0}  # the axis of the batch's rows in source, h_0, c_0, mask and lengths
-    folded = list(inputs)
-    for number, axis in rows.items():
-        tensor, dim = inputs[number], in_dims[number]
-        if tensor is not None:
-            many = tensor.movedim(dim, axis) if dim is not None else _repeated(tensor, B, axis)
-            folded[number] = many.flatten(axis, axis + 1)
-    found = layer(*folded)
-    dims = [None if tensor.dim() == 1 else 1 for tensor in found]  # an absent output has one axis
-    return tuple(
-        tensor if dim is None else tensor.unflatten(1, (B, -1)) for tensor, dim in zip(found, dims, strict=True)
-    ), tuple(dims)
+    trained = min(trained, first_with_gradients(source, weights, h_0, c_0, layers))
+    if source.dim() - (in_dims[0] is not None) == 2:
+        found = one_by_one(network, info, in_dims, (*inputs[:-1], trained))
+        return found, pytree.tree_map(lambda _: 0, found)
+
+    def in_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+        """Return a tensor with the axis of the examples in front."""
+        if tensor is None:
+            return None
+        return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+    each = len(weights) // layers
+    many = [any(dim is not None for dim in in_dims[1][each * layer : each * (layer + 1)]) for layer in range(layers)]
+    tensors = source, h_0, c_0, *masks, *between, lengths
+    dims = in_dims[0], *in_dims[2:4], *in_dims[4], *in_dims[5], in_dims[6]
+    x, h_0, c_0, *others, lengths = map(in_front, tensors, dims)
+    masks, between = others[: len(masks)], others[len(masks) :]
+    outputs: dict[int, Tensor] = {}
+    z_states, cells, h_n, c_n = [], [], [], []
+    for is_many, group in itertools.groupby(range(layers), many.__getitem__):
+        first, *more = group
+        count = 1 + len(more)
+        end = first + count
+        states = [_part(state, first, count, layers) for state in (h_0, c_0)]
+        given = x, weights[first * each : end * each], *states, masks[first:end], between[first : end - 1], lengths
+        numbers = mode, count, min(max(trained - first, 0), count)
+        if is_many:
+            part_dims = pytree.tree_map(lambda tensor: None if tensor is None else 0, given)
+            part_dims = part_dims[0], list(in_dims[1][first * each : end * each]), *part_dims[2:], None, None, None
+            found = one_by_one(network, info, part_dims, (*given, *numbers))
+        else:
+            found = _as_one_batch(given, numbers, info.batch_size)
+        x, *ends, kept = found
+        h_n.append(ends[0])
+        c_n.append(ends[1])
+        inner = keeps_outputs(*numbers[1:])
+        outputs |= {first + layer: kept[at] for at, layer in enumerate(inner)}
+        outputs[end - 1] = x
+        z_states += kept[len(inner) : len(inner) + count - numbers[2]]
+        cells += kept[len(inner) + count - numbers[2] :]
+        if end < layers and between:
+            x = x * between[end - 1]
+    kept = [*(outputs[layer] for layer in keeps_outputs(layers, trained)), *z_states, *cells]
+    found = outputs[layers - 1], torch.cat(h_n, 1), torch.cat(c_n, 1), kept
+    return found, pytree.tree_map(lambda _: 0, found)
 
 
-def _layer_backward_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, int]:
-    """Compute `layer_backward` many times: each has its own gradients of the weights."""
-    return one_by_one(layer_backward, info, in_dims, inputs), 0
+def _part(state: Tensor | None, first: int, count: int, layers: int) -> Tensor | None:
+    """Return some layers' part of states [B, LD, N, H]."""
+    return None if state is None else state.unflatten(1, (layers, -1))[:, first : first + count].flatten(1, 2)
 
 
-def one_by_one(operator: Callable[..., Any], info: Any, in_dims: Sequence[int | None], inputs: Sequence[Any]) -> Any:
+def _as_one_batch(given: Sequence[Any], numbers: tuple[str, int, int], B: int) -> Any:
+    """Call `network` once for B examples, whose axis is in front of all tensors but the weights."""
+    x, weights, h_0, c_0, masks, between, lengths = given
+
+    def folded(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.movedim(0, 1).flatten(1, 2)
+
+    tensors = folded(x), weights, folded(h_0), folded(c_0), list(map(folded, masks)), list(map(folded, between))
+    found = network(*tensors, None if lengths is None else lengths.flatten(), *numbers)
+    return pytree.tree_map(  # an absent c_n has one axis
+        lambda tensor: tensor.expand(B, 0) if tensor.dim() == 1 else tensor.unflatten(1, (B, -1)).movedim(1, 0), found
+    )
+
+
+def _network_backward_vmap(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+    """Compute `network_backward` many times: each has its own gradients of the weights."""
+    found = one_by_one(network_backward, info, in_dims, inputs)
+    return found, pytree.tree_map(lambda _: 0, found)
+
+
+def one_by_one(operator: Callable[..., Any], info: Any, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Any:
+    """Call an operator for each example, and stack the results."""
+    flat, spec = pytree.tree_flatten(tuple(inputs))
+    dims, _ = pytree.tree_flatten(tuple(in_dims))
     split = [
-        [value] * info.batch_size if dim is None else value.unbind(dim)
-        for value, dim in zip(inputs, in_dims, strict=True)
+        [value] * info.batch_size if dim is None else value.unbind(dim) for value, dim in zip(flat, dims, strict=True)
     ]
-    results = [operator(*each) for each in zip(*split, strict=True)]
-    return tuple(map(torch.stack, zip(*results, strict=True)))
-
-
-def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
-    return tensor.unsqueeze(axis).expand(*tensor.shape[:axis], times, *tensor.shape[axis:])
+    results = [operator(*pytree.tree_unflatten(each, spec)) for each in zip(*split, strict=True)]
+    _, of_results = pytree.tree_flatten(results[0])
+    leaves = [pytree.tree_flatten(each)[0] for each in results]
+    return pytree.tree_unflatten([torch.stack(each) for each in zip(*leaves, strict=True)], of_results)
 
 
 # The `apply` of Function's base class skips checks that the dispatcher has made, or that `is_plain` makes.
-apply_layer = super(torch.autograd.Function, _PlainLayer).apply
-apply_repeated_layer = super(torch.autograd.Function, _RepeatedLayer).apply
+apply_network = super(torch.autograd.Function, _PlainNetwork).apply
 library = torch.library.Library("vkrnn", "FRAGMENT")
-library.impl("layer", differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
-library.impl(
-    "layer_backward",
-    differentiable(layer_backward, super(torch.autograd.Function, _LayerBackward).apply),
-    "Autograd",
+library.impl("network", differentiable(network, _apply_network), "Autograd")
+library.impl("network_backward", differentiable(network_backward, _apply_network_backward), "Autograd")
+torch.library.register_vmap("vkrnn::network", _network_vmap)
+torch.library.register_vmap("vkrnn::network_backward", _network_backward_vmap)
+library.define("joined_gradients(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, int number) -> Tensor")
+library.impl("joined_gradients", _joined_gradients, "CPU")
+library.impl("joined_gradients", _joined_gradients, "CUDA")
+
+
+# The operators of one layer, which exported programs of earlier versions call. Absent tensors are None or empty.
+
+_LAYER = (
+    "Tensor source, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? peephole, "
+    "Tensor? h_0, Tensor? c_0, Tensor? mask, Tensor? lengths, str mode"
 )
-torch.library.register_vmap("vkrnn::layer", _layer_vmap)
-torch.library.register_vmap("vkrnn::layer_backward", _layer_backward_vmap)
+
+
+def _layer(*given: Any) -> tuple[Tensor, ...]:
+    *tensors, mode, training = given
+    output, h_n, c_n, kept = torch.ops.vkrnn.network(*_network_of_one(tensors), mode, 1, int(not training))
+    z_state, cells = [*kept, *[output.new_empty(0)] * 2][:2]
+    return output, h_n, c_n, z_state, cells
+
+
+def _layer_backward(*given: Any) -> tuple[Tensor, ...]:
+    d_output, d_h_n, d_c_n, z_state, states, *tensors, mode = given
+    gru, lstm = mode.startswith("GRU"), mode.startswith("LSTM")
+    kept = [z_state, states] if lstm else [z_state]
+    above = d_output, d_h_n, d_c_n if lstm else None
+    inputs = _network_of_one(tensors)
+    d_source, d_weights, *d_states = torch.ops.vkrnn.network_backward(
+        *above, states if gru else None, kept, *inputs, mode, 1, 0
+    )
+    gradients = iter(d_weights)
+    each = [d_source.new_empty(0) if weight is None else next(gradients) for weight in tensors[1:6]]
+    return d_source, *each, *d_states
+
+
+def _network_of_one(tensors: Sequence[Any]) -> tuple[Any, ...]:
+    source, *weights, h_0, c_0, mask, lengths = tensors
+    return source, [each for each in weights if each is not None], h_0, c_0, [] if mask is None else [mask], [], lengths
+
+
+library.define(f"layer({_LAYER}, bool training) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+library.define(
+    f"layer_backward(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, Tensor z_state, Tensor states, {_LAYER}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+library.impl("layer", _layer, "CompositeImplicitAutograd")
+library.impl("layer_backward", _layer_backward, "CompositeImplicitAutograd")

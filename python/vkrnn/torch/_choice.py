@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from vkrnn.torch._cuda_calls import may_round
+from vkrnn.torch._calls import may_round
 from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["Backend", "checked_backend", "choices", "choose", "has_gradients", "is_settled"]

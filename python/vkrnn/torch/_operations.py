@@ -24,9 +24,8 @@ from vkrnn.torch._autograd import (
     one_by_one,
     saved_bias,
 )
-from vkrnn.torch._calls import call
-from vkrnn.torch._cuda_calls import keep_until_read
-from vkrnn.torch._ops import register
+from vkrnn.torch._calls import Kind, keep_until_read, run
+from vkrnn.torch._network import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["ARGUMENTS", "CELLS", "OUTPUTS", "operation", "options_of"]
@@ -94,32 +93,29 @@ def _with(cell: str, options: Sequence[float], *, training: bool) -> Any:
     return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=True)))
 
 
-def _named(given: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return those of an operator's tensors that there are."""
-    return {name: given[name] for name in ARGUMENTS if given[name] is not None}
+@functools.lru_cache(maxsize=1024)
+def _kind(cell: str, options: tuple[float, ...], names: tuple[str, ...], *, training: bool, gradients: bool) -> Kind:
+    """Return the kind of a call with these arguments."""
+    how = _with(cell, options, training=training)
+    return Kind(cell, how, [(name, 0) for name in names if name != "lengths"], gradients=gradients)
+
+
+def _call(
+    cell: str, options: Sequence[float], given: Mapping[str, Tensor | None], *, training: bool, gradients: bool
+) -> dict[str, Tensor]:
+    """Call a function with the tensors that are not None, and return its results by name."""
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+    kind = _kind(cell, tuple(options), tuple(tensors), training=training, gradients=gradients)
+    lengths = tensors.pop("lengths", None)
+    return {name: result for (name, _), result in run(kind, list(tensors.values()), lengths).items()}
 
 
 @unseen_by_dynamo
-def _compute(
-    source: Tensor,
-    recurrent_weight: Tensor,
-    input_weight: Tensor | None,
-    bias: Tensor | None,
-    secondary_bias: Tensor | None,
-    init_state: Tensor | None,
-    init_cell: Tensor | None,
-    peephole: Tensor | None,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    cell: str,
-    options: Sequence[float],
-    training: bool,  # noqa: FBT001 - operators take all arguments by position
-) -> tuple[Tensor, Tensor, Tensor]:
+def _compute(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the cells and z_state. Absent outputs are empty tensors."""
-    given = _named(locals())
-    how = _with(cell, options, training=training)
-    found = call(cell, given, how)
-    first, second, third = (found[name] if name in found else source.new_empty(0) for name in OUTPUTS)
+    *tensors, cell, options, training = given
+    found = _call(cell, options, dict(zip(ARGUMENTS, tensors, strict=True)), training=training, gradients=False)
+    first, second, third = (found[name] if name in found else tensors[0].new_empty(0) for name in OUTPUTS)
     return first, second, third
 
 
@@ -138,44 +134,26 @@ def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tup
 
 
 @unseen_by_dynamo
-def _compute_backward(
-    d_output: Tensor | None,
-    d_cells: Tensor | None,
-    output: Tensor | None,
-    cell_output: Tensor | None,
-    z_state: Tensor,
-    source: Tensor,
-    recurrent_weight: Tensor,
-    input_weight: Tensor | None,
-    bias: Tensor | None,
-    secondary_bias: Tensor | None,
-    init_state: Tensor | None,
-    init_cell: Tensor | None,
-    peephole: Tensor | None,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    cell: str,
-    options: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _compute_backward(*given: Any) -> tuple[Tensor, ...]:
     """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
-    given = _named(locals())
-    if source.is_cuda:
-        keep_until_read(*(tensor for name, tensor in given.items() if name != "lengths"))
-    how = _with(cell, options, training=False)
-    given["z_state"] = z_state
-    if d_output is not None:
-        given["source_gradient"] = d_output
-    if output is not None:
-        given["output_fwd"] = output
-    if cell_output is not None:
-        given["cell_output_fwd"] = cell_output
-    if d_cells is not None:
-        if lengths is not None and len(source) == 1:  # else a row without steps would pass it on to its initial cell
-            d_cells = d_cells.masked_fill((lengths == 0).to(d_cells.device).unsqueeze(1), 0)
-        given["cell_gradient"] = d_cells
-    found = call(CELLS[cell].gradients_name, given, how)
-    gradients = [found[name] if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
-    return tuple(gradients)
+    d_output, d_cells, output, cells, z_state, *tensors, cell, options = given
+    arguments = dict(zip(ARGUMENTS, tensors, strict=True))
+    source, lengths = arguments["source"], arguments["lengths"]
+    keep_until_read(*tensors[:-1])
+    if d_cells is not None and lengths is not None and len(source) == 1:
+        # else a row without steps would pass it on to its initial cell
+        d_cells = d_cells.masked_fill((lengths == 0).to(d_cells.device).unsqueeze(1), 0)
+    arguments |= {
+        "z_state": z_state,
+        "source_gradient": d_output,
+        "output_fwd": output,
+        "cell_output_fwd": cells,
+        "cell_gradient": d_cells,
+    }
+    found = _call(cell, options, arguments, training=False, gradients=True)
+    return tuple(
+        found[name].view(arguments[name].shape) if name in found else source.new_empty(0) for name in _DIFFERENTIABLE
+    )
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
@@ -184,14 +162,17 @@ def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
     return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in tensors)
 
 
-def _schema(compute: Callable[..., Any]) -> str:
-    schema: str = torch.library.infer_schema(compute, mutates_args=())
-    return schema
-
-
-operation = register("vkrnn::operation" + _schema(_compute), _compute, _compute_shapes)
+_TENSORS = "Tensor source, Tensor recurrent_weight, " + ", ".join(f"Tensor? {name}" for name in ARGUMENTS[2:])
+operation = register(
+    f"vkrnn::operation({_TENSORS}, str cell, float[] options, bool training) -> (Tensor, Tensor, Tensor)",
+    _compute,
+    _compute_shapes,
+)
 _backward = register(
-    "vkrnn::operation_backward" + _schema(_compute_backward), _compute_backward, _compute_backward_shapes
+    "vkrnn::operation_backward(Tensor? d_output, Tensor? d_cells, Tensor? output, Tensor? cell_output, Tensor z_state, "
+    f"{_TENSORS}, str cell, float[] options) -> ({', '.join(['Tensor'] * len(_DIFFERENTIABLE))})",
+    _compute_backward,
+    _compute_backward_shapes,
 )
 
 
@@ -263,8 +244,7 @@ def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
     """Return the operator's rule for torch.vmap: each example is a call of its own."""
 
     def rule(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
-        dims = [dim if isinstance(value, Tensor) else None for value, dim in zip(inputs, in_dims, strict=True)]
-        found = one_by_one(operator, info, dims, inputs)
+        found = one_by_one(operator, info, in_dims, inputs)
         return found, (0,) * len(found)
 
     return rule

@@ -17,11 +17,11 @@ from vkrnn._interop.torch_tensors import to_array, to_tensor
 from vkrnn._ops.prepared import Prepared
 from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
-from vkrnn.torch._autograd import apply_layer
+from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
 from vkrnn.torch._choice import Backend, checked_backend, choose
 from vkrnn.torch._kept import Kept
-from vkrnn.torch._kept_cuda import KeptCalls
-from vkrnn.torch._ops import compute_layer, layer
+from vkrnn.torch._network import compute_network, network
+from vkrnn.torch._repeated import RepeatedCalls
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_plain, is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
@@ -153,16 +153,16 @@ class Recurrent(torch.nn.RNNBase):
         elif way == "auto":
             way = choose(self, input, hx, ways)
         results = ways[way](input, hx)
-        KeptCalls.keep(self, input, hx, way)
+        RepeatedCalls.settle(self, input, hx, way)
         return results
 
     def _compute_by_vkrnn(self, input: Any, hx: Any) -> Any:  # noqa: A002
-        """Compute a call on a CUDA device. Keep its plan, so that the next call like it takes the host less time."""
+        """Compute a call on a CUDA device. Keep it, so that the next call like it takes the host less time."""
         kept = self.__dict__.get("_kept")
-        results = kept.repeat(self, input, hx) if isinstance(kept, KeptCalls) else None
+        results = kept.call(self, input, hx) if isinstance(kept, RepeatedCalls) else None
         if results is None:
             results = self._compute(input, hx)
-            KeptCalls.plan(self, input, hx)
+            RepeatedCalls.keep(self, input, hx, "vkrnn")
         return results
 
     def _compute_by_torch(self, input: Any, hx: Any) -> Any:  # noqa: A002
@@ -239,32 +239,20 @@ class Recurrent(torch.nn.RNNBase):
                 self._forget()
         elif not traced and isinstance(self.__dict__.get("_kept"), Kept):
             self._forget()
-        last, mode = [], self.mode + self._options
-        rows = source.shape[1] if lengths is None else lengths.shape[0]
-        for number in range(self.num_layers):
-            weights = self._weights(number)
-            if source.is_cuda and source.dtype != self.weight_hh_l0.dtype:  # within torch.autocast
-                weights = [None if weight is None else weight.to(source.dtype) for weight in weights]
-            states = [self._of_layer(state, D * number, D) for state in (h_0, c_0)]
-            tensors = [source, *weights, *states]
-            training = _takes_gradients(tensors)
-            compute: Any = layer
-            if not traced and is_plain(tensors):
-                compute = apply_layer if training else compute_layer
-            mask = self._mask(source, rows) if self.recurrent_dropout and self.training else None
-            source, h_n, c_n, _, _ = compute(*tensors, mask, lengths, mode, training)
-            last.append((h_n, c_n) if self.mode == "LSTM" else (h_n,))
-            if self.training and self.dropout and number + 1 < self.num_layers:
-                source = torch.nn.functional.dropout(source, self.dropout)
-        ends = tuple(states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
-        return source, ends if self.mode == "LSTM" else ends[0]
-
-    def _of_layer(self, state: Tensor | None, first: int, count: int) -> Tensor | None:
-        """Return a layer's part of the initial states.
-
-        If there is one layer, that is the whole tensor: PyTorch takes tens of microseconds for the gradient of a slice.
-        """
-        return state if state is None or self.num_layers == 1 else state[first : first + count]
+        # Within torch.autocast, or of another type than the other parameters.
+        weights = [each if each.dtype is source.dtype else each.to(source.dtype) for each in self._weights_of_all_layers()]
+        masks, between = self._masks(source, source.shape[1] if lengths is None else lengths.shape[0])
+        trained = first_with_gradients(source, weights, h_0, c_0, self.num_layers)
+        mode, layers = self.mode + self._options, self.num_layers
+        tensors = source, *weights, h_0, c_0, *masks, *between, lengths
+        if traced or not is_plain(tensors):
+            output, *last, _ = network(source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained)
+        elif trained < layers:
+            form = Form(mode, layers, trained, len(weights), len(masks), len(between))
+            output, *last = apply_network(form, None, *tensors)[:3]
+        else:
+            output, *last, _ = compute_network(source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained)
+        return output, tuple(last) if self.mode == "LSTM" else last[0]
 
     def _prepared(self) -> Prepared | None:
         """Return the layers with packed weights from the second call on in which the parameters are the same.
@@ -318,8 +306,26 @@ class Recurrent(torch.nn.RNNBase):
         state = getattr(super(), "__getstate__", lambda: self.__dict__)()
         return {name: value for name, value in state.items() if name not in {"_kept", "_frozen"}}
 
+    def _masks(self, source: Tensor, rows: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Draw the dropout of a call, of zeros and 1 / (1 - p), in the order of PyTorch's layers.
+
+        Return the masks of the recurrent products, one for all steps of a layer, and those between layers.
+        """
+        masks: list[Tensor] = []
+        between: list[Tensor] = []
+        if not self.training:
+            return masks, between
+        width = (1 + self.bidirectional) * self.hidden_size
+        for number in range(self.num_layers):
+            if self.recurrent_dropout:
+                masks.append(self._mask(source, rows))
+            if self.dropout and number + 1 < self.num_layers:
+                ones = source.new_ones(*source.shape[:-1], width)
+                between.append(torch.nn.functional.dropout(ones, self.dropout))
+        return masks, between
+
     def _mask(self, source: Tensor, rows: int) -> Tensor:
-        """Draw the recurrent dropout of a layer: one mask for all steps, of zeros and 1 / (1 - p)."""
+        """Draw the recurrent dropout of a layer."""
         ones = source.new_ones(1, rows, (1 + self.bidirectional) * self.hidden_size)
         return torch.nn.functional.dropout(ones, self.recurrent_dropout)
 
@@ -328,6 +334,10 @@ class Recurrent(torch.nn.RNNBase):
         found = None if torch.compiler.is_dynamo_compiling() else self._parameters.get(name)
         weight: Tensor = getattr(self, name) if found is None else found
         return weight
+
+    def _weights_of_all_layers(self) -> list[Tensor]:
+        """Return the weights of all layers, as `vkrnn::network` takes them."""
+        return [weight for number in range(self.num_layers) for weight in self._weights(number) if weight is not None]
 
     def _weights(self, number: int) -> list[Tensor | None]:
         """Return a layer's matrices, biases and peepholes, each with the rows of both directions."""

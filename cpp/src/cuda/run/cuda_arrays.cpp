@@ -78,13 +78,6 @@ void CudaDevice::copy(const ResultLocation& to, const InputLocation& from, std::
     });
 }
 
-void CudaDevice::copy(std::span<const CudaCopy> copies) {
-    if (copies.empty()) return;
-    in_context(kArray, [&](Session&, Stream stream) {
-        for (const CudaCopy& each : copies) check(driver().MemcpyDtoDAsync(each.to, each.from, each.bytes, stream));
-    });
-}
-
 void CudaDevice::clear(const std::shared_ptr<Storage>& to, const Poll& /*poll*/) {
     in_context(kArray, [&](Session& session, Stream stream) {
         CudaStorage& storage = own(*session.memory, *to);

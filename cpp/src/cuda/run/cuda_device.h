@@ -49,8 +49,6 @@ public:
 
     // See vkrnn/cuda.h.
     std::shared_ptr<Storage> borrow(Address address, std::uint64_t bytes, std::function<void()> release);
-    void copy(std::span<const CudaCopy> copies);
-    void add(const CudaBiases& biases);
     Address lend(Storage& storage, Stream stream);
     // See is_usable_cuda_device().
     [[nodiscard]] bool is_usable() const;

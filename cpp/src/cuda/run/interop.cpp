@@ -40,10 +40,6 @@ std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t 
     return cuda_device(device).lend(storage, stream == 0 ? cuda::Stream::legacy : static_cast<cuda::Stream>(stream));
 }
 
-void copy_cuda_memory(Device& device, std::span<const CudaCopy> copies) { cuda_device(device).copy(copies); }
-
-void add_cuda_biases(Device& device, const CudaBiases& biases) { cuda_device(device).add(biases); }
-
 void follow_cuda_stream(Device& device, std::uintptr_t stream) {
     cuda_device(device).follow(static_cast<cuda::Stream>(stream));
 }
