@@ -204,6 +204,10 @@ class Device:
                     _logger.info("float32='tf32' makes no difference on %s: it has no matrix units", self.name)
             return self._opened
 
+    def _rounds(self) -> bool:
+        """Return whether calls may round operands of float32 products. Devices that never do so answer at once."""
+        return self.rounds_products and self.float32 == "tf32"
+
     def close(self) -> None:
         """Release what the driver holds. Later calls on the device raise `DeviceError`."""
         with self._lock:

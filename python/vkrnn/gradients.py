@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkrnn._base.generics import A
 from vkrnn._base.warnings import warn_of_unused_bias
-from vkrnn._ops.calls import run
+from vkrnn._ops.calls import call
 from vkrnn._ops.documentation import documented
 from vkrnn._ops.types import Integers, Out, Tensor
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
@@ -91,7 +91,9 @@ def single_gate_rnn_gradients(
     >>> single_gate_rnn_gradients(source, weight, np.ones_like(output), z_state).source.ravel()
     array([1.75, 1.5 , 1.  ], dtype=float32)
     """
-    return run(Gradients, "single_gate_rnn_gradients", locals())
+    saved = source, recurrent_weight, source_gradient, z_state, state_gradient
+    arrays = *saved, input_weight, bias, init_state, mask, lengths
+    return call(Gradients, "single_gate_rnn_gradients", arrays, descriptor, name, device, out)
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
@@ -188,7 +190,9 @@ def lstm_gradients(
     >>> lstm_gradients(source, weight, np.ones_like(h), z, c)
     Results(lstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
     """
-    return run(LSTMGradients, "lstm_gradients", locals())
+    saved = source, recurrent_weight, source_gradient, z_state, cell_output_fwd, state_gradient, cell_gradient
+    arrays = *saved, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    return call(LSTMGradients, "lstm_gradients", arrays, descriptor, name, device, out)
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
@@ -281,4 +285,6 @@ def gru_gradients(
     (6, 2)
     """
     warn_of_unused_bias("[gru_gradients]", secondary_bias, descriptor)
-    return run(GRUGradients, "gru_gradients", locals())
+    saved = source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient
+    arrays = *saved, input_weight, bias, init_state, mask, secondary_bias, lengths
+    return call(GRUGradients, "gru_gradients", arrays, descriptor, name, device, out)

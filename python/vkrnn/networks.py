@@ -167,8 +167,7 @@ class Network:
             self._take(given, name, values)
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
         self._refresh()
-        tf32 = self.device.rounds_products and self.device.float32 == "tf32"
-        made = self._network.forward(given, masks, bool(training), self.device, tf32)
+        made = self._network.forward(given, masks, bool(training), self.device, self.device._rounds())
         results = [
             [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
         ]

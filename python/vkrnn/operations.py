@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkrnn._base.generics import A
 from vkrnn._base.warnings import warn_of_unused_bias
-from vkrnn._ops.calls import run
+from vkrnn._ops.calls import call
 from vkrnn._ops.documentation import documented
 from vkrnn._ops.types import Integers, Out, Tensor
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
@@ -81,7 +81,8 @@ def single_gate_rnn(
     >>> output.ravel()
     array([1.  , 2.5 , 4.25], dtype=float32)
     """
-    return run(Outputs, "single_gate_rnn", locals())
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths
+    return call(Outputs, "single_gate_rnn", arrays, descriptor, name, device, out)
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
@@ -158,7 +159,8 @@ def lstm(
     >>> output.shape, cell.shape
     ((5, 3, 2), (5, 3, 2))
     """
-    return run(LSTMOutputs, "lstm", locals())
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    return call(LSTMOutputs, "lstm", arrays, descriptor, name, device, out)
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
@@ -234,4 +236,5 @@ def gru(
     Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
     """
     warn_of_unused_bias("[gru]", secondary_bias, descriptor)
-    return run(Outputs, "gru", locals())
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths
+    return call(Outputs, "gru", arrays, descriptor, name, device, out)

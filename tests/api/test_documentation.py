@@ -16,6 +16,7 @@ import pytest
 import vkrnn
 from oracles import require
 from vkrnn import _core
+from vkrnn._ops import calls
 
 OPERATIONS = [
     # source_gradient may be None, and has no default because required arguments follow it.
@@ -67,12 +68,15 @@ def test_signature(function: Callable[..., Any], parameters: list[tuple[str, boo
 def test_arguments_are_passed_by_name(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each argument arrives under its own name, in the signature's order. Results are as annotated."""
     handed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(inspect.getmodule(function), "run", lambda *args: handed.append(args))
+    monkeypatch.setattr(calls.BoundCall, "of_arrays", lambda *args: args)
+    monkeypatch.setattr(calls, "_run", lambda *args: handed.append(args))
     given = {name: object() for name in inspect.signature(function).parameters}
     function(**given)
-    kind = get_origin(get_type_hints(function)["return"])
-    assert handed == [(kind, function.__name__, given)]
-    assert list(handed[0][2]) == list(given)
+    [(kind, name, (bound, names, arrays, *options))] = handed
+    assert kind is get_origin(get_type_hints(function)["return"])
+    assert name == bound == function.__name__
+    assert (*names, "descriptor", "name", "device", "out") == tuple(given)
+    assert (*arrays, *options) == tuple(given.values())
 
 
 @pytest.mark.parametrize(("function", "parameters"), OPERATIONS)

@@ -176,7 +176,7 @@ class _Search:
                 fastest = default
         checked = bind("tune", self.call.function, (), self.call.arguments)
         entry = {
-            **_core.tuned_call(checked.call, self.device.profile, self.device.float32 == "tf32"),
+            **_core.tuned_call(checked.call, self.device.profile, self.device._rounds()),
             "strategy": dict(fastest.strategy),
             "milliseconds": [round(1e3 * each.seconds, 6) for each in (default, fastest)],
         }
@@ -207,7 +207,7 @@ class _Search:
         got = {name: np.asarray(getattr(results, name).numpy(), np.float64) for name in results._fields}
         if not self.answer:
             self.answer = got
-        rounds = self.call.dtype == "float32" and self.device.float32 == "tf32"
+        rounds = self.call.dtype == "float32" and self.device._rounds()
         bound = TF32_TOLERANCE if rounds else _TOLERANCES[self.call.dtype]
         return all(Comparison.of(name, got[name], wanted).error <= bound for name, wanted in self.answer.items())
 

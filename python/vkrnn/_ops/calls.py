@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
 from vkrnn.results import Results
 
-__all__ = ["REASONS", "BoundCall", "bind", "run"]
+__all__ = ["REASONS", "BoundCall", "bind", "call", "run"]
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
@@ -31,6 +31,7 @@ class _Operation:
 
     cell: str
     gradients: bool
+    parameters: tuple[str, ...]  # the arrays, in the function's order
     required: frozenset[str]  # names of the parameters that are not optional
     results: tuple[str, ...]
 
@@ -42,7 +43,8 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
             (cell.gradients_name, cell.gradients, cell.gradient_order),
         ):
             required = frozenset(parameter for parameter, optional in parameters if not optional)
-            yield name, _Operation(cell.name, name == cell.gradients_name, required, tuple(results))
+            names = tuple(parameter for parameter, _ in parameters)
+            yield name, _Operation(cell.name, name == cell.gradients_name, names, required, tuple(results))
 
 
 _OPERATIONS = dict(_operations())
@@ -85,31 +87,44 @@ class BoundCall:
 
         The dict is changed. If `packed`, sequences are packed: see `vkrnn._ops.packed`.
         """
+        options = [arguments.pop(option, None) for option in ("descriptor", "name", "device", "out")]
+        return BoundCall.of_arrays(function, arguments, arguments.values(), *options, packed=packed)
+
+    @staticmethod
+    def of_arrays(
+        function: str,
+        names: Iterable[str],
+        arrays: Collection[Any],
+        descriptor: Any,
+        name: Any,
+        device: Any,
+        out: Any,
+        *,
+        packed: bool = False,
+    ) -> BoundCall:
+        """Do the same with the names of the arrays, the arrays, and the other arguments."""
         operation = _OPERATIONS[function]
-        take = arguments.pop  # takes the options out, so that only arrays remain
-        descriptor, name = take("descriptor", None), take("name", None)
-        device, out = take("device", None), take("out", None)
         label = "" if name is None else _checked_label(function, name)
         prefix = f"[{function} '{label}']" if label else f"[{function}]"
         given = {}
-        for key, value in arguments.items():
+        for key, value in zip(names, arrays, strict=True):
             if type(value) in _AS_THEY_ARE:
                 given[key] = value
             elif key == "lengths" and value is not None:
                 given[key] = as_numpy_integers(value, f"{prefix} {key}:")
             elif value is not None or key in operation.required:
-                preferred = device or next((each.device for each in arguments.values() if type(each) is Array), None)
+                preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)
-        call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
+        checked = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
         ends = None
         if not operation.gradients:
             ends = descriptor, given.get("lengths"), given.get("init_state"), given.get("init_cell")
-        return BoundCall(call, prefix, device, out, ends)
+        return BoundCall(checked, prefix, device, out, ends)
 
     def plan(self, device: Device | None = None) -> _core.Plan:
         """Return the plan of the call on the given device, or on the one that it would run on."""
         chosen = device or self.resolved(self.call.device)
-        return _core.plan(chosen._open(self.prefix), self.call, chosen.float32 == "tf32")
+        return _core.plan(chosen._open(self.prefix), self.call, chosen._rounds())
 
     def resolved(self, owner: Device | None) -> Device:
         """Return the device to run on, which is the `owner` of the arrays if there are any on a device."""
@@ -119,17 +134,27 @@ class BoundCall:
         return owner
 
 
+def call(
+    kind: type[Kind], function: str, arrays: tuple[Any, ...], descriptor: Any, name: Any, device: Any, out: Any
+) -> Kind:
+    """Run `function` and return its `kind` of results. `arrays` are in the order of its parameters."""
+    names = _OPERATIONS[function].parameters
+    return _run(kind, function, BoundCall.of_arrays(function, names, arrays, descriptor, name, device, out))
+
+
 def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: bool = False) -> Kind:
-    """Run `function` and return its `kind` of results. Arguments are as in `BoundCall.of`, for example `locals()`."""
-    bound = BoundCall.of(function, arguments, packed=packed)
-    call, prefix = bound.call, bound.prefix
-    given, owner = checked_out(call, bound.out, prefix)
+    """Run `function` and return its `kind` of results. Arguments are as in `BoundCall.of`."""
+    return _run(kind, function, BoundCall.of(function, arguments, packed=packed))
+
+
+def _run(kind: type[Kind], function: str, bound: BoundCall) -> Kind:
+    given, owner = checked_out(bound.call, bound.out, bound.prefix)
     chosen = bound.resolved(owner)
-    tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # False on devices that never round, whatever is allowed
-    results = _core.run(chosen._open(prefix), call, given, chosen, owner is not None, tf32)
+    opened = chosen._open(bound.prefix)
+    results = _core.run(opened, bound.call, given, chosen, owner is not None, chosen._rounds())
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
-    names = call.result_names
+    names = bound.call.result_names
     return kind._of(function, names, results, _absent(function, names), bound.ends)  # noqa: SLF001 - for this package
 
 

@@ -34,7 +34,7 @@ class Prepared:
         self, source: Array, hidden: Array | None = None, cell: Array | None = None, *, lengths: Array | None = None
     ) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""
-        results = self._layers.run(source, hidden, cell, self.device, self._rounds(), lengths=lengths)
+        results = self._layers.run(source, hidden, cell, self.device, self.device._rounds(), lengths=lengths)
         assert results is not None  # noqa: S101 - only a fingerprint gives None
         return results
 
@@ -46,11 +46,8 @@ class Prepared:
         cell: Array | None = None,
     ) -> list[Array] | None:
         """Do the same as `run`, or return None if the arrays of a fingerprint have changed, which the threads find."""
-        return self._layers.run(source, hidden, cell, self.device, self._rounds(), fingerprint)
+        return self._layers.run(source, hidden, cell, self.device, self.device._rounds(), fingerprint)
 
     def run_node(self, node: _core.Node, inputs: tuple[Any, ...]) -> tuple[Array | None, ...] | None:
         """Return the outputs of an ONNX node, which the layer computes; None if `node` does not take these inputs."""
-        return node.run(inputs, self._layers, self.device, self._rounds())
-
-    def _rounds(self) -> bool:
-        return self.device.rounds_products and self.device.float32 == "tf32"
+        return node.run(inputs, self._layers, self.device, self.device._rounds())

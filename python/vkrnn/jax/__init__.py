@@ -100,7 +100,8 @@ def single_gate_rnn(
 
     {raises}
     """
-    return _traced(Outputs, "single_gate_rnn", locals())
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths
+    return _traced(Outputs, "single_gate_rnn", arrays, descriptor, device)
 
 
 @with_paragraphs(_PARAGRAPHS)
@@ -130,7 +131,8 @@ def lstm(
 
     {raises}
     """
-    return _traced(LSTMOutputs, "lstm", locals())
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    return _traced(LSTMOutputs, "lstm", arrays, descriptor, device)
 
 
 @with_paragraphs(_PARAGRAPHS)
@@ -159,16 +161,17 @@ def gru(
     {raises}
     """
     warn_of_unused_bias("[vkrnn.jax.gru]", secondary_bias, descriptor)
-    return _traced(Outputs, "gru", locals())
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths
+    return _traced(Outputs, "gru", arrays, descriptor, device)
 
 
-def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
-    """Return the results of a call of `cell` with all `arguments` of the public function by name."""
-    descriptor, device = arguments.pop("descriptor"), arguments.pop("device")
-    for name in ("source", "recurrent_weight"):
-        if arguments[name] is None:
+def _traced(kind: type[Kind], cell: str, arrays: tuple[Any, ...], descriptor: Any, device: DeviceLike | None) -> Kind:
+    """Return the results of a call of `cell`. `arrays` are in the order of its parameters."""
+    arguments = dict(zip(_CELLS[cell].forward, arrays, strict=True))
+    for (name, optional), value in arguments.items():
+        if value is None and not optional:
             raise TypeError(f"[vkrnn.jax.{cell}] {name}: expected an array, got None")
-    given = {name: jnp.asarray(value) for name, value in arguments.items() if value is not None}
+    given = {name: jnp.asarray(value) for (name, _), value in arguments.items() if value is not None}
     if descriptor is None:
         descriptor = getattr(descriptors, _CELLS[cell].descriptor_name)()
     checked = _checked(cell, given, descriptor, device)
