@@ -14,7 +14,7 @@ from vkrnn.results import Gradients, GRUGradients, LSTMGradients
 __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
 
 
-@documented(gates=1, descriptor="SingleGateRNNDescriptor")
+@documented
 def single_gate_rnn_gradients(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
@@ -96,7 +96,7 @@ def single_gate_rnn_gradients(
     return call(Gradients, "single_gate_rnn_gradients", arrays, descriptor, name, device, out)
 
 
-@documented(gates=4, descriptor="LSTMDescriptor")
+@documented
 def lstm_gradients(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
@@ -195,7 +195,7 @@ def lstm_gradients(
     return call(LSTMGradients, "lstm_gradients", arrays, descriptor, name, device, out)
 
 
-@documented(gates=3, descriptor="GRUDescriptor")
+@documented
 def gru_gradients(
     source: Tensor[A],
     recurrent_weight: Tensor[A],

@@ -14,7 +14,7 @@ from vkrnn.results import LSTMOutputs, Outputs
 __all__ = ["gru", "lstm", "single_gate_rnn"]
 
 
-@documented(gates=1, descriptor="SingleGateRNNDescriptor")
+@documented
 def single_gate_rnn(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
@@ -85,7 +85,7 @@ def single_gate_rnn(
     return call(Outputs, "single_gate_rnn", arrays, descriptor, name, device, out)
 
 
-@documented(gates=4, descriptor="LSTMDescriptor")
+@documented
 def lstm(
     source: Tensor[A],
     recurrent_weight: Tensor[A],
@@ -163,7 +163,7 @@ def lstm(
     return call(LSTMOutputs, "lstm", arrays, descriptor, name, device, out)
 
 
-@documented(gates=3, descriptor="GRUDescriptor")
+@documented
 def gru(
     source: Tensor[A],
     recurrent_weight: Tensor[A],

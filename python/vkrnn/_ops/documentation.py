@@ -1,21 +1,16 @@
-"""Paragraphs that docstrings share.
+"""Paragraphs that the docstrings of the six operations share.
 
-A docstring names a paragraph on a line of its own, ``{bias}``, and `with_paragraphs` inserts it. `documented` does so
-with the paragraphs of the six operations. In these, GH and DGH stand for the axis that holds the gates in one and in
-two directions: 4H and 8H for the LSTM.
+In these, GH and DGH stand for the axis that holds the gates in one and in two directions: 4H and 8H for the LSTM.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+
+from vkrnn import _core
+from vkrnn._base.text import Function, clean, with_paragraphs
 
 __all__ = ["documented", "with_paragraphs"]
-
-Function = TypeVar("Function", bound=Callable[..., object])
 
 _PARAGRAPHS = {
     "letters": """
@@ -150,37 +145,21 @@ _PARAGRAPHS = {
 }
 
 _AXES = {
-    1: "",
-    3: "An axis of 3H holds the gates z, r, o one after the other (r, z, o with `reset_gate_first`).",
-    4: "An axis of 4H holds the gates i, f, z, o one after the other (i, z, f, o with `forget_gate_last`).",
+    "single_gate_rnn": "",
+    "gru": "An axis of 3H holds the gates z, r, o one after the other (r, z, o with `reset_gate_first`).",
+    "lstm": "An axis of 4H holds the gates i, f, z, o one after the other (i, z, f, o with `forget_gate_last`).",
 }
 
 
-def documented(gates: int, descriptor: str) -> Callable[[Function], Function]:
-    """Insert the paragraphs into the docstring of a function, for a cell with this number of gates."""
+def documented(function: Function) -> Function:
+    """Insert the paragraphs into the docstring of one of the six functions."""
+    [cell] = [cell for cell in _core.cells() if function.__name__ in (cell.name, cell.gradients_name)]
+    gates = len(cell.gates)
 
     def for_cell(text: str) -> str:
-        text = _clean(text).replace("{axes}", _AXES[gates]).replace("{Descriptor}", descriptor)
+        text = clean(text).replace("{axes}", _AXES[cell.name]).replace("{Descriptor}", cell.descriptor_name)
         return text.replace("DGH", f"{2 * gates}H").replace("GH", f"{gates}H".replace("1H", "H"))
 
     paragraphs = {name: for_cell(text) for name, text in _PARAGRAPHS.items()}
     paragraphs["letters"] = "\n\n".join(textwrap.fill(each, 100) for each in paragraphs["letters"].split("\n\n"))
-    return with_paragraphs(paragraphs)
-
-
-def with_paragraphs(paragraphs: Mapping[str, str]) -> Callable[[Function], Function]:
-    """Insert these paragraphs into the docstring of a function. In them, ``{function}`` stands for its name."""
-
-    def complete(function: Function) -> Function:
-        def paragraph(match: re.Match[str]) -> str:
-            return _clean(paragraphs[match[1]]).replace("{function}", function.__name__)
-
-        if function.__doc__ is not None:  # it is None under python -OO
-            function.__doc__ = re.sub(r"^\{(\w+)\}$", paragraph, inspect.cleandoc(function.__doc__), flags=re.MULTILINE)
-        return function
-
-    return complete
-
-
-def _clean(text: str) -> str:
-    return textwrap.dedent(text).strip()
+    return with_paragraphs(paragraphs)(function)

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import GRUDescriptor
 from vkrnn.reference._activations import Function, gate_functions
+from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
-    QUIET,
     Array,
     Doubles,
     Layout,
@@ -22,7 +22,6 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
-from vkrnn.reference._lengths import run_by_length
 from vkrnn.results import GRUGradients, Outputs
 
 
@@ -110,7 +109,7 @@ def _backward(
     return delta, dR, dh, db2
 
 
-@QUIET
+@public
 def gru(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -124,64 +123,9 @@ def gru(
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> Outputs[Doubles]:
-    """Run a GRU over a sequence, in float64.
+    """Run `vkrnn.gru` in float64.
 
-    Mirrors ``GRU(_:recurrentWeight:inputWeight:bias:initState:mask:secondaryBias:descriptor:name:)`` and its shorter
-    forms. T, N, I, H are time steps, batch, input and hidden features; D is 2 if the descriptor is bidirectional, else
-    1. Axes of 3H hold the gates z, r, o one after the other (r, z, o with ``reset_gate_first``), axes of 6H those of
-    the forward direction and then those of the backward one.
-
-    Parameters
-    ----------
-    source : array_like, [T, N, I]
-        Input sequence x; without `input_weight`, [T, N, 3H], bidirectional [T, N, 6H].
-    recurrent_weight : array_like, [3H, H], bidirectional [2, 3H, H]
-        R, entry 0 for the forward direction.
-    input_weight : array_like, [3H, I], bidirectional [6H, I], optional
-        W. Without it the source is added to the gates as it is.
-    bias : array_like, [3H], bidirectional [6H], optional
-        b, zeros by default.
-    init_state : array_like, [N, H], bidirectional [N, 2H], optional
-        h[-1], zeros by default; [1, N, DH] is accepted too.
-    mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-        m, ones by default. It multiplies the state where that enters a recurrent product, and nothing else. Its rows
-        are aligned with the rows of the output.
-    secondary_bias : array_like, [H], bidirectional [2H], optional
-        b2, added to the candidate's recurrent product, zeros by default. Used with ``reset_after`` only.
-    lengths : array_like of int, [N], optional
-        Number of steps of each batch row, 0 to T, T by default. Past its end a row is zero in every result. Reverse
-        order and the backward direction start at its end.
-    descriptor : GRUDescriptor, optional
-        The defaults if not given.
-    name : str, optional
-        A label; has no effect.
-
-    Returns
-    -------
-    Outputs
-        ``output`` [T, N, DH]; with ``training`` also ``z_state`` [T, N, D3H], the gates after their activations, in the
-        descriptor's gate order.
-
-    Raises
-    ------
-    ValueError
-        If a shape is wrong.
-    TypeError
-        If the descriptor belongs to another function.
-
-    Notes
-    -----
-    With the gates' rows of W, R, b and f_z, f_r, f_o for the update, reset and output gate activations::
-
-        z    = f_z(x[t] W_z^T + b_z + (m[t] * h[t-1]) R_z^T)
-        r    = f_r(x[t] W_r^T + b_r + (m[t] * h[t-1]) R_r^T)
-        u    = (m[t] * h[t-1] * r) R_o^T                            reset_after=False
-        u    = ((m[t] * h[t-1]) R_o^T + b2) * r                     reset_after=True
-        o    = f_o(x[t] W_o^T + b_o + u)
-        h[t] = z * h[t-1] + (1 - z) * o                             flip_z=False
-        h[t] = (1 - z) * h[t-1] + z * o                             flip_z=True
-
-    With ``clip``, the sum that enters a gate's activation is clamped to [-clip, clip].
+    {parameters}
 
     Examples
     --------
@@ -189,8 +133,6 @@ def gru(
     >>> gru(np.zeros((5, 3, 12)), np.ones((2, 6, 2)), descriptor=GRUDescriptor(bidirectional=True))
     Results(gru: output [5, 3, 4] float64)
     """
-    if lengths is not None:
-        return run_by_length(gru, locals())
     function = "gru"
     options = resolve(function, descriptor, GRUDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)
@@ -212,7 +154,7 @@ def gru(
     return Outputs(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
 
 
-@QUIET
+@public
 def gru_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -230,56 +172,10 @@ def gru_gradients(
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> GRUGradients[Doubles]:
-    """Gradients of `gru` with respect to its inputs, in float64.
+    """Compute `vkrnn.gru_gradients` in float64.
 
-    Mirrors ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:bias:initState:
-    mask:secondaryBias:descriptor:name:)`` and its shorter forms. Inputs not listed here are those of `gru`.
-
-    Parameters
-    ----------
-    source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, descriptor, name
-        What the forward call was given; the descriptor's ``training`` has no effect here.
-    source_gradient : array_like or None, [T, N, H], bidirectional [T, N, 2H]
-        Gradient with respect to the output, row by row as the output came. None means zeros.
-    z_state : array_like, [T, N, 3H], bidirectional [T, N, 6H]
-        As the forward call returned it.
-    output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
-        ``output`` as the forward call returned it.
-    state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
-        Gradient with respect to the state after each direction's last step, zeros by default. [1, N, DH] is accepted
-        too.
-
-    Returns
-    -------
-    GRUGradients
-        ``source``, ``recurrent_weight``, then those of ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``
-        that were given: each with the shape of the tensor itself. A secondary bias that is not used, because
-        ``reset_after`` is False, has a gradient of zeros.
-
-    Raises
-    ------
-    ValueError
-        If a shape is wrong.
-    TypeError
-        If the descriptor belongs to another function.
-
-    Notes
-    -----
-    From the last step to the first, dh starting as `state_gradient`, with each gate's activation' written through the
-    gate, hm = m[t] * h[t-1] and q = hm R_o^T + b2 (where flip_z, swap z and 1 - z and the sign of the first)::
-
-        G    = source_gradient[t] + dh
-        d_z  = G * (h[t-1] - o) * z'       d_o = G * (1 - z) * o'       dh = G * z
-        reset_after=False:    d_r = (d_o R_o) * hm * r'     dh += (d_o R_o) * r * m[t]
-        reset_after=True:     d_r = d_o * q * r'            dh += ((d_o * r) R_o) * m[t]
-        dh  += (d_z R_z + d_r R_r) * m[t]
-
-    and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dInitState = the last dh,
-    dR_z = sum d_z^T hm, dR_r = sum d_r^T hm, dR_o = sum d_o^T (hm * r), or with reset_after dR_o = sum (d_o * r)^T hm
-    and db2 = sum d_o * r. With ``clip``, a gate's derivative is 0 where its sum was clamped.
+    {parameters}
     """
-    if lengths is not None:
-        return run_by_length(gru_gradients, locals())
     function = "gru_gradients"
     options = resolve(function, descriptor, GRUDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)

@@ -27,9 +27,6 @@ Doubles = NDArray[np.float64]
 Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor)
 Kind = TypeVar("Kind", bound=Gradients[Any])
 
-QUIET = np.errstate(all="ignore")
-"""Decorates the public functions: overflows and NaN appear in the results, whatever `numpy.seterr` says."""
-
 
 def as_double(values: ArrayLike) -> Array:
     """Convert to float64, or to complex128 what is complex already (for the complex-step derivative)."""

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import LSTMDescriptor
 from vkrnn.reference._activations import Function, functions, gate_functions
+from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
-    QUIET,
     Array,
     Doubles,
     Layout,
@@ -22,7 +22,6 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
-from vkrnn.reference._lengths import run_by_length
 from vkrnn.results import LSTMGradients, LSTMOutputs
 
 
@@ -109,7 +108,7 @@ def _backward(
     return delta, recur_weight_gradient(delta, h_before * m), dp, dh, dc
 
 
-@QUIET
+@public
 def lstm(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -124,64 +123,9 @@ def lstm(
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> LSTMOutputs[Doubles]:
-    """Run an LSTM over a sequence, in float64.
+    """Run `vkrnn.lstm` in float64.
 
-    Mirrors ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its
-    shorter forms. T, N, I, H are time steps, batch, input and hidden features; D is 2 if the descriptor is
-    bidirectional, else 1. Axes of 4H hold the gates i, f, z, o one after the other (i, z, f, o with
-    ``forget_gate_last``), axes of 8H those of the forward direction and then those of the backward one.
-
-    Parameters
-    ----------
-    source : array_like, [T, N, I]
-        Input sequence x; without `input_weight`, [T, N, 4H], bidirectional [T, N, 8H].
-    recurrent_weight : array_like, [4H, H], bidirectional [2, 4H, H]
-        R, entry 0 for the forward direction.
-    input_weight : array_like, [4H, I], bidirectional [8H, I], optional
-        W. Without it the source is added to the gates as it is.
-    bias : array_like, [4H], bidirectional [8H], optional
-        b, zeros by default.
-    init_state : array_like, [N, H], bidirectional [N, 2H], optional
-        h[-1], zeros by default; [1, N, DH] is accepted too.
-    init_cell : array_like, [N, H], bidirectional [N, 2H], optional
-        c[-1], zeros by default; [1, N, DH] is accepted too.
-    mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row
-        t belongs to row t of the output.
-    peephole : array_like, [4H], bidirectional [2, 4H] or [8H], optional
-        p, one vector for each of the four gates, zeros by default.
-    lengths : array_like of int, [N], optional
-        Number of steps of each batch row, 0 to T, T by default. Past its end a row is zero in every result. Reverse
-        order and the backward direction start at its end.
-    descriptor : LSTMDescriptor, optional
-        The defaults if not given.
-    name : str, optional
-        A label; has no effect.
-
-    Returns
-    -------
-    LSTMOutputs
-        ``output`` [T, N, DH]; with ``produce_cell`` or ``training`` also ``cell_output`` [T, N, DH]; with ``training``
-        also ``z_state`` [T, N, D4H], the gates after their activations, in the descriptor's gate order.
-
-    Raises
-    ------
-    ValueError
-        If a shape is wrong.
-    TypeError
-        If the descriptor belongs to another function.
-
-    Notes
-    -----
-    With the gates' rows of W, R, b, p, for each gate ``a`` in i, f, z, o::
-
-        a    = activation_a(x[t] W_a^T + b_a + (m[t] * h[t-1]) R_a^T + p_a * c[t-1])
-        c[t] = f * c[t-1] + i * z
-        h[t] = o * activation(c[t])
-
-    The peepholes of all four gates read the cell before the step. With ``output_peephole_new_cell``, the output gate's
-    reads c[t]. With ``clip``, the sum that enters a gate's
-    activation is clamped to [-clip, clip]; c[t] is not.
+    {parameters}
 
     Examples
     --------
@@ -189,8 +133,6 @@ def lstm(
     >>> lstm(np.zeros((5, 3, 8)), np.ones((8, 2)), descriptor=LSTMDescriptor(training=True))
     Results(lstm: output [5, 3, 2] float64, cell_output [5, 3, 2] float64, z_state [5, 3, 8] float64)
     """
-    if lengths is not None:
-        return run_by_length(lstm, locals())
     function = "lstm"
     options = resolve(function, descriptor, LSTMDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)
@@ -219,7 +161,7 @@ def lstm(
     return LSTMOutputs(function, results, results.values(), absent)
 
 
-@QUIET
+@public
 def lstm_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -239,62 +181,10 @@ def lstm_gradients(
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> LSTMGradients[Doubles]:
-    """Gradients of `lstm` with respect to its inputs, in float64.
+    """Compute `vkrnn.lstm_gradients` in float64.
 
-    Mirrors ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:cellGradient:
-    inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its shorter forms. Inputs not listed here
-    are those of `lstm`.
-
-    Parameters
-    ----------
-    source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, descriptor, name
-        What the forward call was given; ``training`` and ``produce_cell`` have no effect here.
-    source_gradient : array_like or None, [T, N, H], bidirectional [T, N, 2H]
-        Gradient with respect to the output, row by row as the output came. None means zeros.
-    z_state : array_like, [T, N, 4H], bidirectional [T, N, 8H]
-        As the forward call returned it.
-    cell_output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
-        ``cell_output`` as the forward call returned it.
-    state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
-        Gradient with respect to the state after each direction's last step, zeros by default; [1, N, DH] is accepted
-        too.
-    cell_gradient : array_like, [N, H] or [T, N, H], bidirectional [N, 2H] or [T, N, 2H], optional
-        Gradient with respect to the cell after each direction's last step, or with respect to all cells, row by row as
-        ``cell_output`` came; zeros by default. [1, N, DH] is accepted too.
-
-    Returns
-    -------
-    LSTMGradients
-        ``source``, ``recurrent_weight``, then those of ``input_weight``, ``bias``, ``peephole``, ``init_state``,
-        ``init_cell`` that were given: each with the shape of the tensor itself.
-
-    Raises
-    ------
-    ValueError
-        If a shape is wrong.
-    TypeError
-        If the descriptor belongs to another function.
-
-    Notes
-    -----
-    From the last step to the first, dh starting as `state_gradient` and dc as zeros, with y = activation(c[t]) and each
-    gate's activation' written through the gate::
-
-        G    = source_gradient[t] + dh
-        dC   = dc + cell_gradient[t] + G * o * activation'(y)
-        d_i  = dC * z * i'     d_f = dC * c[t-1] * f'     d_z = dC * i * z'     d_o = G * y * o'
-        dc   = dC * f + sum over the gates of p_a * d_a
-        dh   = (sum over the gates of d_a R_a) * m[t]
-
-    where a `cell_gradient` of the last step is zero in the others, and from all steps together: dSource = d W,
-    dW = sum d^T x, db = sum d, dp = sum d * c[t-1], dR = sum d^T (m * h[t-1]), dInitState = the last dh,
-    dInitCell = the last dc.
-
-    With ``output_peephole_new_cell``, dC has p_o * d_o as one more term, dc has it no longer, and dp_o is
-    sum d_o * c[t]. With ``clip``, a gate's derivative is 0 where its sum was clamped.
+    {parameters}
     """
-    if lengths is not None:
-        return run_by_length(lstm_gradients, locals())
     function = "lstm_gradients"
     options = resolve(function, descriptor, LSTMDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)

@@ -1,17 +1,35 @@
-"""Sequences of different lengths: one call for each length, on the batch rows that have it."""
+"""What the public functions have in common: docstrings, overflows, and sequences of different lengths."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vkrnn._base.text import with_paragraphs
 from vkrnn.reference._layout import Array
 from vkrnn.results import Results
 
+P = ParamSpec("P")
 Kind = TypeVar("Kind", bound=Results[Any])
+
+_PARAGRAPHS = {
+    "parameters": """
+        Parameters, results and equations are those of `vkrnn.{function}`. Arrays are anything that ``numpy.asarray``
+        accepts. They are converted to float64, and results are float64. `name` has no effect.
+
+        Raises
+        ------
+        ValueError
+            If a shape is wrong.
+        TypeError
+            If the descriptor belongs to another function.
+        """,
+}
 
 # Arguments and results with a batch axis, which is the second to last. An axis before it is time, of size 1 in
 # [1, N, DH]. Other arrays are shared by all sequences, and their gradients are summed.
@@ -21,7 +39,23 @@ _BATCHED = {
 }
 
 
-def run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -> Kind:
+def public(function: Callable[P, Kind]) -> Callable[P, Kind]:
+    """Complete a public function, which has its docstring to the paragraph ``{parameters}`` and ignores `lengths`.
+
+    Overflows and NaN appear in the results, whatever `numpy.seterr` says.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Kind:
+        with np.errstate(all="ignore"):
+            if kwargs.get("lengths") is None:
+                return function(*args, **kwargs)
+            return _run_by_length(function, inspect.signature(function).bind(*args, **kwargs).arguments)
+
+    return with_paragraphs(_PARAGRAPHS)(call)
+
+
+def _run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -> Kind:
     """Call `function` once for each length in ``arguments["lengths"]`` and combine the results.
 
     Arrays are cut to the length in time and to the rows of that length in the batch. Reverse and backward directions
