@@ -11,6 +11,7 @@ import numpy as np
 
 from vkrnn import _core
 from vkrnn._base.generics import Self
+from vkrnn._base.text import with_paragraphs
 
 __all__ = [
     "Activation",
@@ -70,9 +71,44 @@ ActivationName: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "hard_sig
 ActivationLike: TypeAlias = Activation | ActivationName | int
 """What descriptors accept as an activation: a member, its name, or its number 0..4."""
 
+if TYPE_CHECKING:  # a field takes names and numbers, too, and has members
+
+    class ActivationOption:
+        def __init__(self, default: Activation = ...) -> None: ...
+        def __get__(self, descriptor: object, kind: object) -> Activation: ...
+        def __set__(self, descriptor: object, value: ActivationLike) -> None: ...
+else:
+    ActivationOption = Activation
+
 
 # Options that MPSGraph's descriptors do not have.
 BEYOND_MPSGRAPH = frozenset({"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip"})
+
+
+_PARAGRAPHS = {
+    "direction": """
+        reverse : bool, default False
+            Read the source from its last row to its first. Results are in the order in which they were computed: row 0
+            belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
+        bidirectional : bool, default False
+            Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those
+            of the first one, and both halves of a result's row belong to the same source row. Mirrors
+            ``bidirectional``.
+        """,
+    "hard_sigmoid": """
+        hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
+            Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
+            lets a model choose. Not in MPSGraph.
+        """,
+    "raises": """
+        Raises
+        ------
+        TypeError
+            If an option has a value of the wrong type.
+        ValueError
+            If there is no activation of that name or number, a number is not finite, or `clip` is negative.
+        """,
+}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,35 +171,24 @@ def _shown(value: object) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
+@with_paragraphs(_PARAGRAPHS)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SingleGateRNNDescriptor(_Descriptor):
     """Options of `single_gate_rnn` and its gradients. Mirrors ``MPSGraphSingleGateRNNDescriptor``.
 
     Parameters
     ----------
-    reverse : bool, default False
-        Read the source from its last row to its first. Results are in the order in which they were computed: row 0
-        belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
-    bidirectional : bool, default False
-        Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those of
-        the first one, and both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
+    {direction}
     training : bool, default False
         Also return `z_state`, which the gradients need. The gradient functions ignore this flag. Mirrors ``training``.
     activation : Activation or str or int, default Activation.RELU
         Function of the only gate: ``h = activation(z)``. Mirrors ``activation``.
-    hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
-        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
-        lets a model choose. Not in MPSGraph.
+    {hard_sigmoid}
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
         ``clip``. Not in MPSGraph.
 
-    Raises
-    ------
-    TypeError
-        If an option has a value of the wrong type.
-    ValueError
-        If there is no activation of that name or number, a number is not finite, or `clip` is negative.
+    {raises}
 
     Examples
     --------
@@ -173,38 +198,20 @@ class SingleGateRNNDescriptor(_Descriptor):
     True
     """
 
-    activation: Activation = Activation.RELU
+    activation: ActivationOption = ActivationOption(Activation.RELU)
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
 
-    if TYPE_CHECKING:  # names and numbers are accepted and become members
 
-        def __init__(
-            self,
-            *,
-            reverse: bool = ...,
-            bidirectional: bool = ...,
-            training: bool = ...,
-            activation: ActivationLike = ...,
-            hard_sigmoid_alpha: float = ...,
-            hard_sigmoid_beta: float = ...,
-            clip: float = ...,
-        ) -> None: ...
-
-
+@with_paragraphs(_PARAGRAPHS)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LSTMDescriptor(_Descriptor):
     """Options of `lstm` and its gradients. Mirrors ``MPSGraphLSTMDescriptor``.
 
     Parameters
     ----------
-    reverse : bool, default False
-        Read the source from its last row to its first. Results are in the order in which they were computed: row 0
-        belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
-    bidirectional : bool, default False
-        Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those of
-        the first one, and both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
+    {direction}
     training : bool, default False
         Also return `cell_output` and `z_state`, which the gradients need. The gradient functions ignore this flag.
         Mirrors ``training``.
@@ -226,19 +233,12 @@ class LSTMDescriptor(_Descriptor):
         Function of gate o. Mirrors ``outputGateActivation``.
     activation : Activation or str or int, default Activation.TANH
         Function g of the new cell: ``h = o * g(c)``. Mirrors ``activation``.
-    hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
-        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
-        lets a model choose. Not in MPSGraph.
+    {hard_sigmoid}
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The new cell, which
         enters `activation`, is not clamped. The same as ONNX's ``clip``. Not in MPSGraph.
 
-    Raises
-    ------
-    TypeError
-        If an option has a value of the wrong type.
-    ValueError
-        If there is no activation of that name or number, a number is not finite, or `clip` is negative.
+    {raises}
 
     Examples
     --------
@@ -253,49 +253,24 @@ class LSTMDescriptor(_Descriptor):
     produce_cell: bool = False
     forget_gate_last: bool = False
     output_peephole_new_cell: bool = False
-    input_gate_activation: Activation = Activation.SIGMOID
-    forget_gate_activation: Activation = Activation.SIGMOID
-    cell_gate_activation: Activation = Activation.TANH
-    output_gate_activation: Activation = Activation.SIGMOID
-    activation: Activation = Activation.TANH
+    input_gate_activation: ActivationOption = ActivationOption(Activation.SIGMOID)
+    forget_gate_activation: ActivationOption = ActivationOption(Activation.SIGMOID)
+    cell_gate_activation: ActivationOption = ActivationOption(Activation.TANH)
+    output_gate_activation: ActivationOption = ActivationOption(Activation.SIGMOID)
+    activation: ActivationOption = ActivationOption(Activation.TANH)
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
 
-    if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            *,
-            reverse: bool = ...,
-            bidirectional: bool = ...,
-            training: bool = ...,
-            produce_cell: bool = ...,
-            forget_gate_last: bool = ...,
-            output_peephole_new_cell: bool = ...,
-            input_gate_activation: ActivationLike = ...,
-            forget_gate_activation: ActivationLike = ...,
-            cell_gate_activation: ActivationLike = ...,
-            output_gate_activation: ActivationLike = ...,
-            activation: ActivationLike = ...,
-            hard_sigmoid_alpha: float = ...,
-            hard_sigmoid_beta: float = ...,
-            clip: float = ...,
-        ) -> None: ...
-
-
+@with_paragraphs(_PARAGRAPHS)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GRUDescriptor(_Descriptor):
     """Options of `gru` and its gradients. Mirrors ``MPSGraphGRUDescriptor``.
 
     Parameters
     ----------
-    reverse : bool, default False
-        Read the source from its last row to its first. Results are in the order in which they were computed: row 0
-        belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
-    bidirectional : bool, default False
-        Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those of
-        the first one, and both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
+    {direction}
     training : bool, default False
         Also return `z_state`, which the gradients need. The gradient functions ignore this flag. Mirrors ``training``.
     reset_gate_first : bool, default False
@@ -313,19 +288,12 @@ class GRUDescriptor(_Descriptor):
         Function of gate r. Mirrors ``resetGateActivation``.
     output_gate_activation : Activation or str or int, default Activation.TANH
         Function of gate o, the candidate for the new state. Mirrors ``outputGateActivation``.
-    hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
-        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
-        lets a model choose. Not in MPSGraph.
+    {hard_sigmoid}
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
         ``clip``. Not in MPSGraph.
 
-    Raises
-    ------
-    TypeError
-        If an option has a value of the wrong type.
-    ValueError
-        If there is no activation of that name or number, a number is not finite, or `clip` is negative.
+    {raises}
 
     Examples
     --------
@@ -339,31 +307,12 @@ class GRUDescriptor(_Descriptor):
     reset_gate_first: bool = False
     reset_after: bool = False
     flip_z: bool = False
-    update_gate_activation: Activation = Activation.SIGMOID
-    reset_gate_activation: Activation = Activation.SIGMOID
-    output_gate_activation: Activation = Activation.TANH
+    update_gate_activation: ActivationOption = ActivationOption(Activation.SIGMOID)
+    reset_gate_activation: ActivationOption = ActivationOption(Activation.SIGMOID)
+    output_gate_activation: ActivationOption = ActivationOption(Activation.TANH)
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            *,
-            reverse: bool = ...,
-            bidirectional: bool = ...,
-            training: bool = ...,
-            reset_gate_first: bool = ...,
-            reset_after: bool = ...,
-            flip_z: bool = ...,
-            update_gate_activation: ActivationLike = ...,
-            reset_gate_activation: ActivationLike = ...,
-            output_gate_activation: ActivationLike = ...,
-            hard_sigmoid_alpha: float = ...,
-            hard_sigmoid_beta: float = ...,
-            clip: float = ...,
-        ) -> None: ...
 
 
 for _class in (SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor):

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vkrnn._base.generics import Self
 from vkrnn.descriptors import (
     BEYOND_MPSGRAPH,
-    Activation,
-    ActivationLike,
+    ActivationOption,
     GRUDescriptor,
     LSTMDescriptor,
     SingleGateRNNDescriptor,
@@ -100,10 +99,6 @@ if TYPE_CHECKING:
         def __get__(self, descriptor: object, kind: object) -> bool: ...
         def __set__(self, descriptor: object, value: bool) -> None: ...  # noqa: FBT001
 
-    class _Function:
-        def __get__(self, descriptor: object, kind: object) -> Activation: ...
-        def __set__(self, descriptor: object, value: ActivationLike) -> None: ...
-
 
 class MPSGraphSingleGateRNNDescriptor(_Descriptor):
     """Options of the ``singleGateRNN`` methods; `vkrnn.SingleGateRNNDescriptor` explains them.
@@ -124,7 +119,7 @@ class MPSGraphSingleGateRNNDescriptor(_Descriptor):
         reverse = _Flag()
         bidirectional = _Flag()
         training = _Flag()
-        activation = _Function()
+        activation = ActivationOption()
 
 
 class MPSGraphLSTMDescriptor(_Descriptor):
@@ -147,11 +142,11 @@ class MPSGraphLSTMDescriptor(_Descriptor):
         training = _Flag()
         produceCell = _Flag()
         forgetGateLast = _Flag()
-        inputGateActivation = _Function()
-        forgetGateActivation = _Function()
-        cellGateActivation = _Function()
-        outputGateActivation = _Function()
-        activation = _Function()
+        inputGateActivation = ActivationOption()
+        forgetGateActivation = ActivationOption()
+        cellGateActivation = ActivationOption()
+        outputGateActivation = ActivationOption()
+        activation = ActivationOption()
 
 
 class MPSGraphGRUDescriptor(_Descriptor):
@@ -176,9 +171,9 @@ class MPSGraphGRUDescriptor(_Descriptor):
         resetGateFirst = _Flag()
         resetAfter = _Flag()
         flipZ = _Flag()
-        updateGateActivation = _Function()
-        resetGateActivation = _Function()
-        outputGateActivation = _Function()
+        updateGateActivation = ActivationOption()
+        resetGateActivation = ActivationOption()
+        outputGateActivation = ActivationOption()
 
 
 def frozen(descriptor: Any) -> Any:
