@@ -30,10 +30,12 @@ descriptor is one of `vkrnn`, or one of the three here, whose properties can be 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from vkrnn import gradients, operations
 from vkrnn._base.generics import A
@@ -100,32 +102,39 @@ class Method:
         return list(_NAMES[self.base](source, device=device, **arguments))
 
 
-_RNN_STATE = "recurrentWeight sourceGradient zState"
-_LSTM_STATE = f"{_RNN_STATE} cellOutputFwd"
-_GRU_STATE = f"{_RNN_STATE} outputFwd"
-_TABLE = (
-    ("singleGateRNN", "recurrentWeight initState"),
-    ("singleGateRNN", "recurrentWeight inputWeight bias initState"),
-    ("singleGateRNN", "recurrentWeight inputWeight bias initState mask"),
-    ("singleGateRNNGradients", f"{_RNN_STATE} initState"),
-    ("singleGateRNNGradients", f"{_RNN_STATE} inputWeight bias initState"),
-    ("singleGateRNNGradients", f"{_RNN_STATE} inputWeight bias initState mask"),
-    ("singleGateRNNGradients", f"{_RNN_STATE} stateGradient inputWeight bias initState mask"),
-    ("LSTM", "recurrentWeight initState initCell"),
-    ("LSTM", "recurrentWeight inputWeight bias initState initCell"),
-    ("LSTM", "recurrentWeight inputWeight bias initState initCell mask peephole"),
-    ("LSTMGradients", _LSTM_STATE),
-    ("LSTMGradients", f"{_LSTM_STATE} inputWeight bias initState initCell"),
-    ("LSTMGradients", f"{_LSTM_STATE} inputWeight bias initState initCell mask"),
-    ("LSTMGradients", f"{_LSTM_STATE} stateGradient cellGradient inputWeight bias initState initCell mask peephole"),
-    ("GRU", "recurrentWeight inputWeight bias"),
-    ("GRU", "recurrentWeight inputWeight bias initState"),
-    ("GRU", "recurrentWeight inputWeight bias initState mask secondaryBias"),
-    ("GRUGradients", f"{_GRU_STATE} inputWeight bias"),
-    ("GRUGradients", f"{_GRU_STATE} inputWeight bias initState"),
-    ("GRUGradients", f"{_GRU_STATE} stateGradient inputWeight bias initState mask secondaryBias"),
+_Selector: TypeAlias = Callable[..., list[Any]]
+
+# The twenty methods, in the order of the documentation. Editors and type checkers read these names, too.
+singleGateRNNWithSourceTensor_recurrentWeight_initState_descriptor_name_: _Selector
+singleGateRNNWithSourceTensor_recurrentWeight_inputWeight_bias_initState_descriptor_name_: _Selector
+singleGateRNNWithSourceTensor_recurrentWeight_inputWeight_bias_initState_mask_descriptor_name_: _Selector
+singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_initState_descriptor_name_: _Selector
+singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_inputWeight_bias_initState_descriptor_name_: _Selector
+singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_inputWeight_bias_initState_mask_descriptor_name_: _Selector
+singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_stateGradient_inputWeight_bias_initState_mask_descriptor_name_: _Selector
+LSTMWithSourceTensor_recurrentWeight_initState_initCell_descriptor_name_: _Selector
+LSTMWithSourceTensor_recurrentWeight_inputWeight_bias_initState_initCell_descriptor_name_: _Selector
+LSTMWithSourceTensor_recurrentWeight_inputWeight_bias_initState_initCell_mask_peephole_descriptor_name_: _Selector
+LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_descriptor_name_: _Selector
+LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_inputWeight_bias_initState_initCell_descriptor_name_: _Selector
+LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_inputWeight_bias_initState_initCell_mask_descriptor_name_: _Selector
+LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_stateGradient_cellGradient_inputWeight_bias_initState_initCell_mask_peephole_descriptor_name_: _Selector
+GRUWithSourceTensor_recurrentWeight_inputWeight_bias_descriptor_name_: _Selector
+GRUWithSourceTensor_recurrentWeight_inputWeight_bias_initState_descriptor_name_: _Selector
+GRUWithSourceTensor_recurrentWeight_inputWeight_bias_initState_mask_secondaryBias_descriptor_name_: _Selector
+GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_inputWeight_bias_descriptor_name_: (
+    _Selector
 )
-METHODS = [Method(base, tuple(labels.split())) for base, labels in _TABLE]
+GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_inputWeight_bias_initState_descriptor_name_: _Selector
+GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_stateGradient_inputWeight_bias_initState_mask_secondaryBias_descriptor_name_: _Selector
+
+METHODS = [
+    Method(base, tuple(rest.split("_")[:-3]))  # without descriptor_name_
+    for base, _, rest in (
+        name.partition("WithSourceTensor_") for name in inspect.get_annotations(sys.modules[__name__])
+    )
+    if rest
+]
 """The twenty methods, in the order of the documentation."""
 
 
@@ -299,30 +308,4 @@ def GRUGradients(
     raise NotImplementedError
 
 
-# Module attributes, so that editors can complete them.
 globals().update({method.python: _by_position(method) for method in METHODS})
-
-if TYPE_CHECKING:  # a checker cannot compute the names
-    _Selector: TypeAlias = Callable[..., list[Any]]
-    singleGateRNNWithSourceTensor_recurrentWeight_initState_descriptor_name_: _Selector
-    singleGateRNNWithSourceTensor_recurrentWeight_inputWeight_bias_initState_descriptor_name_: _Selector
-    singleGateRNNWithSourceTensor_recurrentWeight_inputWeight_bias_initState_mask_descriptor_name_: _Selector
-    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_initState_descriptor_name_: _Selector
-    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_inputWeight_bias_initState_descriptor_name_: _Selector
-    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_inputWeight_bias_initState_mask_descriptor_name_: _Selector
-    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_stateGradient_inputWeight_bias_initState_mask_descriptor_name_: _Selector
-    LSTMWithSourceTensor_recurrentWeight_initState_initCell_descriptor_name_: _Selector
-    LSTMWithSourceTensor_recurrentWeight_inputWeight_bias_initState_initCell_descriptor_name_: _Selector
-    LSTMWithSourceTensor_recurrentWeight_inputWeight_bias_initState_initCell_mask_peephole_descriptor_name_: _Selector
-    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_descriptor_name_: _Selector
-    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_inputWeight_bias_initState_initCell_descriptor_name_: _Selector
-    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_inputWeight_bias_initState_initCell_mask_descriptor_name_: _Selector
-    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_stateGradient_cellGradient_inputWeight_bias_initState_initCell_mask_peephole_descriptor_name_: _Selector
-    GRUWithSourceTensor_recurrentWeight_inputWeight_bias_descriptor_name_: _Selector
-    GRUWithSourceTensor_recurrentWeight_inputWeight_bias_initState_descriptor_name_: _Selector
-    GRUWithSourceTensor_recurrentWeight_inputWeight_bias_initState_mask_secondaryBias_descriptor_name_: _Selector
-    GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_inputWeight_bias_descriptor_name_: (
-        _Selector
-    )
-    GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_inputWeight_bias_initState_descriptor_name_: _Selector
-    GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_stateGradient_inputWeight_bias_initState_mask_secondaryBias_descriptor_name_: _Selector
