@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkrnn import gradients, operations
+from vkrnn import _core, gradients, operations
 from vkrnn._base.text import table
+from vkrnn._ops.calls import saved_results
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Gradients, Outputs
@@ -43,28 +44,20 @@ class Sample:
         return {name: getattr(kept, result) for name, result in self.saved.items()}
 
 
-SAMPLES = (
+_DESCRIPTORS = {
+    "single_gate_rnn": SingleGateRNNDescriptor(activation="tanh", training=True),
+    "lstm": LSTMDescriptor(training=True),
+    "gru": GRUDescriptor(reset_after=True, training=True),
+}
+SAMPLES = tuple(
     Sample(
-        operations.single_gate_rnn,
-        gradients.single_gate_rnn_gradients,
-        1,
-        SingleGateRNNDescriptor(activation="tanh", training=True),
-        {"z_state": "z_state"},
-    ),
-    Sample(
-        operations.lstm,
-        gradients.lstm_gradients,
-        4,
-        LSTMDescriptor(training=True),
-        {"z_state": "z_state", "cell_output_fwd": "cell_output"},
-    ),
-    Sample(
-        operations.gru,
-        gradients.gru_gradients,
-        3,
-        GRUDescriptor(reset_after=True, training=True),
-        {"z_state": "z_state", "output_fwd": "output"},
-    ),
+        getattr(operations, cell.name),
+        getattr(gradients, cell.gradients_name),
+        len(cell.gates),
+        _DESCRIPTORS[cell.name],
+        saved_results(cell),
+    )
+    for cell in _core.cells()
 )
 
 

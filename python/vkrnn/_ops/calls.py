@@ -18,7 +18,7 @@ from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
 from vkrnn.results import Results
 
-__all__ = ["REASONS", "BoundCall", "bind", "call", "run"]
+__all__ = ["REASONS", "BoundCall", "bind", "call", "run", "saved_results"]
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
@@ -53,6 +53,12 @@ REASONS = {  # why a result of a forward call is absent
     "z_state": "the descriptor has training=False",
 }
 _AS_THEY_ARE = frozenset({np.ndarray, Array})
+
+
+def saved_results(cell: _core.Cell) -> dict[str, str]:
+    """Return the arguments of the cell's gradients that are results of its forward call, and the results' names."""
+    names = {name: name.removesuffix("_fwd") for name, _ in cell.gradients}
+    return {name: result for name, result in names.items() if result in cell.outputs}
 
 
 @functools.cache

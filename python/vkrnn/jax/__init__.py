@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from vkrnn import _core, descriptors
 from vkrnn._base.packages import missing
+from vkrnn._base.text import with_paragraphs
 from vkrnn._base.warnings import warn_of_unused_bias
-from vkrnn._ops.calls import BoundCall
-from vkrnn._ops.documentation import with_paragraphs
+from vkrnn._ops.calls import BoundCall, saved_results
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
@@ -215,8 +215,7 @@ def _call_and_keep(call: Call, given: Arrays) -> tuple[dict[str, Any], tuple[Arr
         raise NotImplementedError(f"[vkrnn.jax.{call.cell}] mask: vkrnn computes no gradient with respect to it")
     arrays = {name: primal.value for name, primal in given.items()}
     found = _forward(replace(call, descriptor=replace(call.descriptor, training=True)), arrays)
-    taken = {name: name.removesuffix("_fwd") for name, _ in _CELLS[call.cell].gradients}
-    kept = {name: found[result] for name, result in taken.items() if result in found}
+    kept = {name: found[result] for name, result in saved_results(_CELLS[call.cell]).items()}
     shown = _checked(call.cell, arrays, call.descriptor, call.device).call.result_names
     return {name: found[name] for name in shown}, (arrays, kept)
 
