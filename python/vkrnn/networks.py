@@ -13,7 +13,7 @@ from vkrnn._interop.foreign import as_numpy_integers
 from vkrnn._ops.cuda import as_operand
 from vkrnn._ops.layer import Layer, swapped
 from vkrnn.arrays import Array as DeviceArray
-from vkrnn.convert._given_layers import flat_layers, with_arrays
+from vkrnn.convert._given_layers import STATES, as_tuples, flat_layers, with_arrays
 from vkrnn.devices import Device, DeviceLike, resolve
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients
 from vkrnn.streams import Stream, stream
@@ -24,7 +24,6 @@ Array: TypeAlias = npt.NDArray[Any] | DeviceArray
 
 _GRADIENTS: dict[str, type[Gradients[Any]]] = {"lstm": LSTMGradients, "gru": GRUGradients}
 _PREFIX = "[network]"
-_STATES = ("init_state", "init_cell")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,15 +98,7 @@ class Network:
         """Return a network of checked layers."""
         self = cls.__new__(cls)
         self.layers, self.device = tuple(layers), device
-        given = [
-            (
-                layer.function.__name__,
-                {name: array for name, array in layer.arguments.items() if name not in _STATES},
-                layer.descriptor,
-            )
-            for layer in layers
-        ]
-        self._network = _core.Network(device._open(_PREFIX), given)
+        self._network = _core.Network(device._open(_PREFIX), as_tuples(layers))
         self._frozen = frozen
         self._batch_first = layers[0].batch_first
         return self
@@ -162,7 +153,7 @@ class Network:
         if lengths is not None:
             given[0]["lengths"] = as_numpy_integers(lengths, f"{_PREFIX} lengths:")
         for number, layer in enumerate(self.layers):
-            given[number].update({name: layer.arguments[name] for name in _STATES if name in layer.arguments})
+            given[number].update({name: layer.arguments[name] for name in STATES if name in layer.arguments})
         for name, values in (("init_state", init_state), ("init_cell", init_cell), ("mask", mask)):
             self._take(given, name, values)
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]

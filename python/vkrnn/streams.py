@@ -13,7 +13,7 @@ import numpy.typing as npt
 from vkrnn import _core
 from vkrnn._interop.foreign import as_numpy
 from vkrnn._ops.layer import Layer
-from vkrnn.convert._given_layers import flat_layers, with_arrays
+from vkrnn.convert._given_layers import STATES, as_tuples, flat_layers, with_arrays
 from vkrnn.devices import Device, DeviceLike, resolve
 
 __all__ = ["Stream", "stream"]
@@ -21,7 +21,6 @@ __all__ = ["Stream", "stream"]
 Array: TypeAlias = npt.NDArray[Any]
 State: TypeAlias = tuple[tuple[Array, ...], ...]
 
-_STATES = ("init_state", "init_cell")
 _MOST_THREADS = 2**31 - 1
 _logger = logging.getLogger("vkrnn")
 
@@ -52,23 +51,12 @@ class Stream(_core.Stream):
     def _of(cls, layers: Sequence[Layer], batch: int, device: Device, threads: int) -> Stream:
         """Return a stream of checked layers. With 0 threads, as many are used as the work is worth."""
         self = cls.__new__(cls)
-        given = [
-            (
-                layer.function.__name__,
-                {name: array for name, array in layer.arguments.items() if name not in _STATES},
-                layer.descriptor,
-            )
-            for layer in layers
-        ]
-        _core.Stream.__init__(self, device._open("[stream]"), given, batch, threads)
+        _core.Stream.__init__(self, device._open("[stream]"), as_tuples(layers), batch, threads)
         self._device = device
         self._sizes = [(layer.function.__name__, layer.arguments["recurrent_weight"].shape[-1]) for layer in layers]
-        if any(name in layer.arguments for layer in layers for name in _STATES):
+        if any(name in layer.arguments for layer in layers for name in STATES):
             self.state = [
-                [
-                    self._start(layer.arguments.get(name, zero), zero)
-                    for name, zero in zip(_STATES, arrays, strict=False)
-                ]
+                [self._start(layer.arguments.get(name, zero), zero) for name, zero in zip(STATES, arrays, strict=False)]
                 for layer, arrays in zip(layers, self.read_state(), strict=True)
             ]
             self.set_start()

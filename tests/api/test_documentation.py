@@ -123,11 +123,18 @@ def test_descriptor(cell: _core.Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)
-def test_reference_has_the_same_signature(cell: _core.Cell) -> None:
-    """The reference takes the operation's arguments except `device` and `out`."""
-    for name in (cell.name, cell.gradients_name):
-        own, other = (list(inspect.signature(getattr(m, name)).parameters) for m in (vkrnn, vkrnn.reference))
-        assert other == [parameter for parameter in own if parameter not in {"device", "out"}]
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [("reference", {"device", "out"}), ("jax", {"name", "out"}), ("torch", {"name", "device", "out"})],
+)
+def test_other_modules_have_the_same_signatures(cell: _core.Cell, module: str, absent: set[str]) -> None:
+    """Their functions take the operation's arguments, in its order, except some options."""
+    if module != "reference":
+        require(module)
+    functions = importlib.import_module(f"vkrnn.{module}")
+    for name in (cell.name, *([cell.gradients_name] if module == "reference" else [])):
+        own, other = (list(inspect.signature(getattr(each, name)).parameters) for each in (vkrnn, functions))
+        assert other == [parameter for parameter in own if parameter not in absent]
 
 
 def section(heading: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,12 @@ from vkrnn._interop.foreign import as_numpy
 from vkrnn._ops.layer import Layer
 from vkrnn.arrays import Array as DeviceArray
 
-__all__ = ["flat_layers", "with_arrays"]
+__all__ = ["STATES", "as_tuples", "flat_layers", "with_arrays"]
 
 Array = npt.NDArray[Any]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {cell.name: getattr(operations, cell.name) for cell in _core.cells()}
+STATES = ("init_state", "init_cell")
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _CONVERTERS = {"torch.nn.modules.": "from_torch", "keras.src.layers.": "from_keras", "onnx.": "from_onnx"}
 
@@ -64,6 +65,18 @@ def _layer_of(user: str, function: Any = None, weights: Any = None, descriptor: 
     if not isinstance(weights, Mapping):
         raise TypeError(f"[{user}] layers: expected a dict of weights by name, got {type(weights).__name__}")
     return Layer(_FUNCTIONS[name], dict(weights), descriptor)
+
+
+def as_tuples(layers: Iterable[Layer]) -> list[tuple[str, dict[str, Array], Any]]:
+    """Return the layers as the core takes them, without initial states."""
+    return [
+        (
+            layer.function.__name__,
+            {name: array for name, array in layer.arguments.items() if name not in STATES},
+            layer.descriptor,
+        )
+        for layer in layers
+    ]
 
 
 def with_arrays(layer: Layer, number: int, dtype: npt.DTypeLike | None, user: str) -> Layer:
