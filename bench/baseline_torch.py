@@ -74,11 +74,11 @@ class TorchCell:
         return {"output": output} | {f"gradient of {name}": array for name, array in named.items()}
 
 
-def on_torch(torch: Any, arrays: Arrays, *, gradients: bool, threads: int = THREADS) -> Contender:
+def on_torch(torch: Any, arrays: Arrays, *, gradients: bool) -> Contender:
     """Return PyTorch on the CPU as a contender."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(THREADS)
     cell = TorchCell(torch, arrays, "cpu", gradients=gradients)
-    libraries = f"{threads} threads"
+    libraries = f"{THREADS} threads"
     if "ONEDNN_MAX_CPU_ISA" in os.environ:
         libraries += f", ONEDNN_MAX_CPU_ISA={os.environ['ONEDNN_MAX_CPU_ISA']}"
     driver = f"torch {torch.__version__}, {libraries}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import vkrnn
 
-from . import common, neighbours
+from . import common
 from .baseline_numpy import on_numpy
 from .baseline_onnxruntime import find_onnxruntime, on_onnxruntime, runs_on_onnxruntime
 from .baseline_torch import find_torch, on_torch
@@ -132,21 +132,13 @@ def main() -> None:
     """Measure, print a table, say which floors were reached."""
     parser = arguments(__doc__ or "")
     add_sizes(parser)
-    parser.add_argument("--more", action="store_true", help="odd sizes and neighbours of the same cost, vkrnn only")
     options = parser.parse_args()
     device = common.open_device(options.device)
     pace = common.pace_of(options)
-    if options.more:
-        sizes = sizes_of(options, device, neighbours.SMOKE_SIZES, neighbours.SIZES)
-        found: Iterator[Problem | list[Problem]] = neighbours.problems(options.cells, sizes, device)
-    else:
-        sizes = sizes_of(options, device)
-        found = problems(options.cells, sizes, device)
+    sizes = sizes_of(options, device)
+    found = problems(options.cells, sizes, device)
     groups = list(common.measure_all(found, len(options.cells) * len(sizes) * 2, pace, options.output))
     show([repr(device), *common.settings(), ""])
-    if options.more:
-        show(["medians of whole calls", "", *neighbours.report(groups)])
-        return
     show(["medians; ratios against vkrnn's host call / its device time", ""])
     for name, driver in dict.fromkeys((record.implementation, record.driver) for group in groups for record in group):
         show([f"{name}: {driver}"])

@@ -23,18 +23,8 @@ import vkrnn
 Floats = npt.NDArray[np.float32]
 
 HOST_CALL = "host call"  # wall time of the call in Python, with host arrays or tensors
-SUBMIT = "submit"  # wall time in vkrnn's core: upload, submission, wait, download
 DEVICE = "device timestamps"  # device time without uploads and downloads
-IMPORT = "import"  # wall time of importing vkrnn and NumPy in a fresh process
-COLD = "first call, cold caches"  # wall time of a fresh process's first call, with opening the device
-WARM = "first call, warm caches"  # the same after another process has made the same call
-FIRST = "first call"  # the same on the native CPU device, which has no caches
-SECOND = "second call"  # wall time of the second call in the same process
-RESIDENT = "call on arrays"  # wall time until an asynchronous call on device arrays returns
 RESIDENT_BATCH = "call in a batch"  # wall time of a batch of calls on device arrays with one wait, per call
-SUBMISSIONS = "submissions"  # number of submissions of a call on device arrays
-COPYING = "copying"  # time of a host call less the device time
-ALONE = "products alone"  # device time less that of the same call without its batched products
 STEP = "step"  # wall time of a sequence computed step by step, per step
 CROWD = "time a call, all processes"  # wall time per call, where several processes make calls
 
@@ -61,7 +51,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement, a line of JSON. Times are in seconds; `SUBMISSIONS` is a count."""
+    """One measurement, a line of JSON. Times are in seconds."""
 
     commit: str
     implementation: str  # "vkrnn", "vkrnn.torch", "numpy", "torch", "onnxruntime"
@@ -69,7 +59,7 @@ class Record:
     driver: str  # driver, or a library and its version
     op: str  # "lstm", "lstm + gradients", ...
     workload: str  # "T=64 N=32 I=256 H=256"
-    measure: str  # HOST_CALL, SUBMIT, DEVICE, ...
+    measure: str  # HOST_CALL, DEVICE, ...
     median: float
     p10: float
     p90: float
@@ -181,22 +171,22 @@ def timed_turn(pace: Pace, run: Callable[[], Mapping[str, float]]) -> Iterator[M
             return
 
 
-def measure(problems: Sequence[Problem], pace: Pace, progress: tqdm[Any]) -> list[Record]:
-    """Check every contender of the problems, then time them all in turns."""
-    entries = [(problem, contender) for problem in problems for contender in problem.contenders]
-    errors = [check(problem, contender) for problem, contender in entries]
-    for _, contender in entries:
+def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
+    """Check every contender of the problem, then time them all in turns."""
+    contenders = problem.contenders
+    errors = [check(problem, contender) for contender in contenders]
+    for contender in contenders:
         work_for(pace.warm_up, contender.run)
-    samples: list[dict[str, list[float]]] = [{} for _ in entries]
+    samples: list[dict[str, list[float]]] = [{} for _ in contenders]
     for _ in range(pace.rounds):
-        for (_, contender), collected in zip(entries, samples, strict=True):
+        for contender, collected in zip(contenders, samples, strict=True):
             for sample in timed_turn(pace, contender.run):
                 for name, seconds in sample.items():
                     collected.setdefault(name, []).append(seconds)
         progress.update()
     return [
         record_of(problem, contender, error, name, seconds)
-        for (problem, contender), error, collected in zip(entries, errors, samples, strict=True)
+        for contender, error, collected in zip(contenders, errors, samples, strict=True)
         for name, seconds in collected.items()
     ]
 
@@ -225,15 +215,12 @@ def record_of(
     )
 
 
-def measure_all(
-    problems: Iterable[Problem | Sequence[Problem]], count: int, pace: Pace, output: Path | None
-) -> Iterator[list[Record]]:
-    """Measure the problems in order, those of a sequence in turns, and write each record at once."""
+def measure_all(problems: Iterable[Problem], count: int, pace: Pace, output: Path | None) -> Iterator[list[Record]]:
+    """Measure the problems in order, and write each record at once."""
     with tqdm(total=count * pace.rounds, unit="round", disable=None, leave=False) as progress:
-        for item in problems:
-            group = [item] if isinstance(item, Problem) else item
-            progress.set_description(f"{group[0].op} {group[0].workload}")
-            records = measure(group, pace, progress)
+        for problem in problems:
+            progress.set_description(f"{problem.op} {problem.workload}")
+            records = measure(problem, pace, progress)
             write(records, output)
             yield records
 

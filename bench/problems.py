@@ -15,7 +15,7 @@ import numpy.typing as npt
 import vkrnn
 from vkrnn import reference
 
-from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Problem, Sizes
+from .common import DEVICE, HOST_CALL, Contender, Problem, Sizes
 
 GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 
@@ -207,30 +207,9 @@ def on_vkrnn_with_weights_there(arrays: Arrays, device: vkrnn.Device) -> Contend
     return _contender(WEIGHTS_THERE, arrays.with_weights_on(device), device, gradients=False)
 
 
-def on_vkrnn_alone(
-    arrays: Arrays,
-    device: vkrnn.Device,
-    measure: Callable[[Callable[[], vkrnn.Results]], dict[str, float]],
-    *,
-    gradients: bool,
-) -> Contender:
-    """Return vkrnn's forward or gradient call alone; `measure` makes the call and returns its times."""
-    forward = arrays.forward(vkrnn, training=True, device=device)
-
-    def work() -> vkrnn.Results:
-        if gradients:
-            return arrays.gradients(vkrnn, forward, device=device)
-        return arrays.forward(vkrnn, device=device)
-
-    def answer() -> Mapping[str, npt.NDArray[Any]]:
-        return named_gradients(work()) if gradients else {"output": work().output}
-
-    return Contender("vkrnn", device.name, device.driver_version, lambda: measure(work), answer)
-
-
 def _contender(name: str, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
     def run() -> dict[str, float]:
-        totals = {HOST_CALL: 0.0, SUBMIT: 0.0, DEVICE: 0.0}
+        totals = {HOST_CALL: 0.0, DEVICE: 0.0}
 
         def call(work: Callable[[], vkrnn.Results]) -> vkrnn.Results:
             start = time.perf_counter()
@@ -238,9 +217,7 @@ def _contender(name: str, arrays: Arrays, device: vkrnn.Device, *, gradients: bo
             if isinstance(results[0], vkrnn.Array):
                 results[0].numpy()
             totals[HOST_CALL] += time.perf_counter() - start
-            counted = device.statistics()
-            totals[SUBMIT] += counted["last_host_seconds"]
-            totals[DEVICE] += counted["last_device_seconds"]
+            totals[DEVICE] += device.statistics()["last_device_seconds"]
             return results
 
         forward = call(lambda: arrays.forward(vkrnn, training=gradients, device=device))

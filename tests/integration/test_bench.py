@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,14 @@ import pytest
 
 pytest.importorskip("tqdm")
 
-from bench.common import THREADS, Record, Sizes
+from bench.common import Sizes
 from bench.floors import AVX2_ALONE, cpu_verdicts
 from bench.gpu import SIZES as GPU_SIZES
 from bench.gpu import SMOKE_SIZES as GPU_SMOKE_SIZES
 from bench.gpu import Errors, allowed_errors, parse_contender, parse_sizes
 from bench.gpu import main as gpu_main
 from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, report
-from bench.neighbours import SIZES, neighbour
-from bench.scaling import SMOKE_SERIES, exponents, workloads
-from bench.threads import COUNTS, threads_of
-from benchmarks import NATIVE, ON_NATIVE, TABLE, VULKAN, native, vulkan
+from benchmarks import ON_NATIVE, TABLE, VULKAN, native, vulkan
 from cases import GATES
 from oracles import require
 from scale import sample
@@ -43,22 +39,11 @@ FIELDS = (
 GPU_FIELDS = f"{FIELDS} dtype seconds_a_step calls strategy errors allowed correct float32"
 MEASURES = {
     "host call",
-    "submit",
     "device timestamps",
-    "import",
-    "first call, cold caches",
-    "first call, warm caches",
-    "call on arrays",
     "call in a batch",
-    "submissions",
-    "copying",
-    "first call",
-    "second call",
-    "products alone",
     "time a call, all processes",
     "step",
 }
-COPIES = {"upload", "download", "both at once"}
 
 
 @functools.cache
@@ -84,57 +69,11 @@ def smoke(name: str, *options: str, **environment: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run((f"bench.{name}", *options), frozenset(environment.items())).splitlines()]
 
 
-@pytest.mark.parametrize("name", sample(["cells", "first_call", "gemm", "overhead", "scaling", "copies"], 2))
+@native
+@pytest.mark.parametrize("name", sample(["cells", "contention", "step", "beside"], 3))
 def test_smoke(name: str) -> None:
     """Every record has every field and plausible numbers, and vkrnn's results were checked."""
-    complete(smoke(name))
-
-
-@native
-@pytest.mark.parametrize(
-    "name", sample(["products", "threads", "first_call", "cells", "contention", "step", "beside"], 3)
-)
-def test_smoke_on_the_native_device(name: str) -> None:
-    """Some benchmarks measure the native CPU device only."""
     complete(smoke(name, *ON_NATIVE))
-
-
-@native
-def test_odd_sizes_have_neighbours() -> None:
-    """For each operation, the record has a neighbour of each odd size."""
-    records = smoke("cells", "--more", "--device", str(NATIVE))
-    complete(records)
-    counts = Counter(record["op"] for record in records if record["measure"] == "host call")
-    assert set(counts.values()) == {2}
-    assert len(counts) == 6
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_neighbours_cost_the_same(size: Sizes) -> None:
-    """The FLOP of their products differ by at most a twentieth."""
-    other = neighbour(size)
-    assert (other.N, other.I) == (size.N, other.H)
-    assert other.H % 64 == 0
-    costs = [each.T * each.N * each.H * (each.I + each.H) for each in (size, other)]
-    assert costs[1] == pytest.approx(costs[0], rel=0.05)
-
-
-@native
-@pytest.mark.full
-def test_first_call() -> None:
-    """The record has vkrnn's import, first and second call, and NumPy's import. The native device has no caches."""
-    records = smoke("first_call", *ON_NATIVE)
-    found = {(record["implementation"], record["measure"]) for record in records}
-    assert found == {("vkrnn", "import"), ("vkrnn", "first call"), ("vkrnn", "second call"), ("numpy", "import")}
-
-
-@native
-def test_threads_are_in_the_record() -> None:
-    """The record has one thread, and as many as the driver field says."""
-    records = smoke("threads", *ON_NATIVE)
-    counts = {count for count in COUNTS if count <= THREADS}
-    for name in {record["implementation"] for record in records}:
-        assert {threads_of(Record(**r)) for r in records if r["implementation"] == name} == counts
 
 
 def test_floors_for_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,45 +117,11 @@ def complete(records: list[dict[str, Any]], fields: str = FIELDS) -> None:
         assert 0 < record["p10"] <= record["median"] <= record["p90"] < math.inf
         assert record["n"] >= 1
         assert record["bytes"] > 0
-        assert record["flops"] > 0 or record["op"] in COPIES
+        assert record["flops"] > 0
         assert record["checked"] is (record["error"] is not None)
     own = [record for record in records if record["implementation"] == "vkrnn"]
     assert own
     assert all(record["checked"] and record["error"] < 5e-6 for record in own)
-
-
-def test_overhead_of_calls_on_arrays() -> None:
-    """Each operation on device arrays is timed and makes one submission."""
-    records = smoke("overhead")
-    operations = {record["op"] for record in records}
-    assert len(operations) == 6
-    for measure in ("host call", "call on arrays", "submissions"):
-        assert {record["op"] for record in records if record["measure"] == measure} == operations
-    assert all(record["median"] >= 1 for record in records if record["measure"] == "submissions")
-
-
-@vulkan
-@pytest.mark.full
-def test_copies_to_unmapped_memory() -> None:
-    """All operations are measured and checked beside NumPy."""
-    records = smoke("copies", "--device", str(VULKAN), VKRNN_STAGING="1")
-    assert all(record["checked"] and record["error"] == 0 for record in records)
-    for name, operations in {"vkrnn": {*COPIES, "NumPy call"}, "numpy": COPIES}.items():
-        assert {record["op"] for record in records if record["implementation"] == name} == operations
-
-
-def test_scaling_finds_exponents() -> None:
-    """If times are powers of the sizes, the exponents are found."""
-    sizes = [size for letter in SMOKE_SERIES for size in workloads(SMOKE_SERIES, letter)]
-    times = {str(size): size.T * size.N**0.5 * size.H**2 for size in sizes}
-    records = [
-        Record(
-            "", "vkrnn", "", "", "lstm", workload, "host call", time, time, time, 1, 1, 1.0, checked=False, error=None
-        )
-        for workload, time in times.items()
-    ]
-    found = exponents(records, SMOKE_SERIES)
-    assert found == pytest.approx({("T", "vkrnn"): 1.0, ("N", "vkrnn"): 0.5, ("H", "vkrnn"): 2.0})
 
 
 @native
