@@ -225,6 +225,17 @@ def test_the_runs_of_the_summary_are_on_record() -> None:
         assert recorded.endswith("-dirty") == commit.endswith(" and local changes")
 
 
+def test_every_record_is_quoted() -> None:
+    """The documentation or the table of costs names it, and bench/results/README.md lists it."""
+    pages = [*(ROOT / "docs").glob("*.md"), README, ROOT / "cpp" / "src" / "plan" / "costs.cpp"]
+    text = "".join(page.read_text() for page in pages)
+    listed = (RESULTS / "README.md").read_text()
+    for record in RESULTS.iterdir():
+        if record.name != "README.md":
+            assert record.stem in text, record.name
+            assert record.name in listed, record.name
+
+
 @pytest.fixture(scope="module")
 def ratios() -> dict[str, Ratios]:
     """Return the recorded ratios by the tables' words."""
