@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,11 +40,7 @@ def runs_on_onnxruntime(cell: str, *, gradients: bool) -> bool:
 
 def on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
     """Return ONNX Runtime's forward call as a contender; the session, and with it the weights, is made once."""
-    library = modules.onnxruntime
-    options = library.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    options.inter_op_num_threads = 1
-    session = library.InferenceSession(_model(modules.onnx, arrays), options, providers=["CPUExecutionProvider"])
+    session, driver = session_of(modules, model_of(modules, arrays, arrays.sizes.T))
     given = {"X": arrays.given["source"]}
 
     def work() -> Any:
@@ -53,30 +49,43 @@ def on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
     def answer() -> Mapping[str, npt.NDArray[Any]]:
         return {"output": work()[:, 0]}
 
-    driver = f"ONNX Runtime {library.__version__}, {THREADS} threads"
     return Contender("onnxruntime", cpu_name(), driver, lambda: {HOST_CALL: timed(work)}, answer)
 
 
-def _model(onnx: Any, arrays: Arrays) -> bytes:
-    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
-    sizes, cell = arrays.sizes, arrays.cell
-    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in onnx_weights(arrays).items()]
+def session_of(modules: Modules, model: Any) -> tuple[Any, str]:
+    """Return ONNX Runtime's session of a model, and its version with the number of threads."""
+    library = modules.onnxruntime
+    options = library.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    options.inter_op_num_threads = 1
+    session = library.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session, f"ONNX Runtime {library.__version__}, {THREADS} threads"
+
+
+def model_of(modules: Modules, arrays: Arrays, steps: int, states: Sequence[str] = ()) -> Any:
+    """Return a model of one node. With `states`, it takes them by these names and returns the last ones as "h_n"."""
+    helper, floats = modules.onnx.helper, modules.onnx.TensorProto.FLOAT
+    (_, N, I, H), cell = (getattr(arrays.sizes, letter) for letter in "TNIH"), arrays.cell
+    last = [f"{state}_n" for state in states]
     node = helper.make_node(
         cell.upper(),
-        ["X", "W", "R", "B"],
-        ["Y"],
-        hidden_size=sizes.H,
+        ["X", "W", "R", "B", "", *states],
+        ["Y", *last],
+        hidden_size=H,
         **({"linear_before_reset": 1} if cell == "gru" else {}),
     )
-    source = helper.make_tensor_value_info("X", floats, [sizes.T, sizes.N, sizes.I])
-    output = helper.make_tensor_value_info("Y", floats, [sizes.T, 1, sizes.N, sizes.H])
-    graph = helper.make_graph([node], cell, [source], [output], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    serialized: bytes = model.SerializeToString()
-    return serialized
+
+    def value(name: str, *shape: int) -> Any:
+        return helper.make_tensor_value_info(name, floats, shape)
+
+    inputs = [value("X", steps, N, I), *(value(state, 1, N, H) for state in states)]
+    outputs = [value(state, 1, N, H) for state in last] or [value("Y", steps, 1, N, H)]
+    weights = [modules.onnx.numpy_helper.from_array(array, name) for name, array in _weights(arrays).items()]
+    graph = helper.make_graph([node], cell, inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
-def onnx_weights(arrays: Arrays) -> dict[str, Floats]:
+def _weights(arrays: Arrays) -> dict[str, Floats]:
     """Return W [1, GH, I], R [1, GH, H] and B [1, 2GH], the biases of the input and of the recurrent product."""
     given, cell = arrays.given, arrays.cell
     recurrent_bias = np.zeros_like(given["bias"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
+import time
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +31,40 @@ def require_torch(program: str) -> Any:
     if torch is None:
         raise SystemExit(f"{program} needs PyTorch")
     return torch
+
+
+def least_times(
+    torch: Any,
+    ways: Mapping[str, Callable[[], list[Any]]],
+    near: float,
+    rounds: int,
+    calls: int = 1,
+    *,
+    device: str,
+    enqueued: bool = False,
+) -> dict[str, float]:
+    """Return the least seconds of a call in each way, in turns of some calls after a round that does not count.
+
+    Exits if the results of a way differ from those of the first. If `enqueued`, the host's time counts alone.
+    """
+    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    expected = next(iter(ways.values()))()
+    for name, way in ways.items():
+        errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(way(), expected, strict=True)]
+        if not all(error < near for error in errors):
+            first = next(iter(ways))
+            raise SystemExit(f"{name} differs from {first} by {max(errors):.1e} of the largest value")
+    times = dict.fromkeys(ways, float("inf"))
+    for round_, (name, way) in itertools.product(range(rounds + 1), ways.items()):
+        wait()
+        start = time.perf_counter()
+        for _ in range(calls):
+            way()
+        if not enqueued:
+            wait()
+        if round_:
+            times[name] = min(times[name], (time.perf_counter() - start) / calls)
+    return times
 
 
 class TorchCell:

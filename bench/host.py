@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
-import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
 
-from .baseline_torch import require_torch
+from .baseline_torch import least_times, require_torch
 from .common import show, table, verdict
 
 NEAR = 1e-2  # as products may be computed in TF32
@@ -43,69 +43,34 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-class Ways:
-    """One kind of call of one kind of module, in all ways."""
+def calls_of(torch: Any, kind: str, what: str, options: argparse.Namespace) -> dict[str, Callable[[], list[Any]]]:
+    """Return one kind of call of one kind of module, in all ways, whose weights are the same numbers.
 
-    def __init__(self, torch: Any, kind: str, what: str, options: argparse.Namespace) -> None:
-        """Draw the tensors and make the modules, which share their weights' numbers."""
-        (T, states, self.gradients), (N, H) = CALLS[what], options.sizes
-        self._torch, self._cuda = torch, options.device.startswith("cuda")
+    It returns the output, or the gradients of the input, the parameters and the states.
+    """
+    (T, with_states, gradients), (N, H) = CALLS[what], options.sizes
 
-        def tensor(*shape: int) -> Any:
-            return torch.randn(shape, device=options.device).requires_grad_(self.gradients)
+    def tensor(*shape: int) -> Any:
+        return torch.randn(shape, device=options.device).requires_grad_(gradients)
 
-        self._source = tensor(T, N, H)
-        self._states = [tensor(1, N, H) for _ in range(1 + (kind == "LSTM"))] if states else []
-        self._upstream = torch.randn((T, N, H), device=options.device)
-        theirs = getattr(torch.nn, kind)(H, H)
-        self.modules: dict[str, Any] = {"torch.nn": theirs.to(options.device)}
-        for backend in BACKENDS:
-            module = getattr(importlib.import_module("vkrnn.torch"), kind)(H, H, backend=backend).to(options.device)
-            module.load_state_dict(theirs.state_dict())
-            self.modules[backend] = module
+    source, upstream = tensor(T, N, H), torch.randn((T, N, H), device=options.device)
+    states = [tensor(1, N, H) for _ in range(1 + (kind == "LSTM"))] if with_states else []
 
-    def results(self, module: Any) -> list[Any]:
-        """Make a call. Return its output, or the gradients of the input, the parameters and the states."""
-        states = (tuple(self._states) if len(self._states) > 1 else self._states[0],) if self._states else ()
-        if not self.gradients:
-            with self._torch.no_grad():
-                return [module(self._source, *states)[0]]
-        wanted = [self._source, *module.parameters(), *self._states]
-        return list(self._torch.autograd.grad(module(self._source, *states)[0], wanted, self._upstream))
+    def call(module: Any) -> list[Any]:
+        given = (tuple(states) if len(states) > 1 else states[0],) if states else ()
+        if not gradients:
+            with torch.no_grad():
+                return [module(source, *given)[0]]
+        wanted = [source, *module.parameters(), *states]
+        return list(torch.autograd.grad(module(source, *given)[0], wanted, upstream))
 
-    def check(self) -> None:
-        """Exit if a way's results differ from those of PyTorch's module."""
-        right = self.results(self.modules["torch.nn"])
-        for name, module in self.modules.items():
-            found = self.results(module)
-            errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, right, strict=True)]
-            if not all(error < NEAR for error in errors):
-                raise SystemExit(f"bench.host: {name} differs from torch.nn by {max(errors):.1e} of the largest value")
-
-    def seconds(self, module: Any, calls: int) -> float:
-        """Return the host's time of a call."""
-        self._wait()
-        start = time.perf_counter()
-        for _ in range(calls):
-            self.results(module)
-        found = (time.perf_counter() - start) / calls
-        self._wait()
-        return found
-
-    def _wait(self) -> None:
-        if self._cuda:
-            self._torch.cuda.synchronize()
-
-
-def least_times(ways: Ways, calls: int, rounds: int) -> Mapping[str, float]:
-    """Return the least seconds of a call in each way, after a turn that does not count."""
-    ways.check()
-    times = dict.fromkeys(ways.modules, float("inf"))
-    for round_, (name, module) in itertools.product(range(rounds + 1), ways.modules.items()):
-        found = ways.seconds(module, calls)
-        if round_:
-            times[name] = min(times[name], found)
-    return times
+    theirs = getattr(torch.nn, kind)(H, H).to(options.device)
+    calls = {"torch.nn": partial(call, theirs)}
+    for backend in BACKENDS:
+        module = getattr(importlib.import_module("vkrnn.torch"), kind)(H, H, backend=backend).to(options.device)
+        module.load_state_dict(theirs.state_dict())
+        calls[backend] = partial(call, module)
+    return calls
 
 
 def main() -> None:
@@ -114,7 +79,8 @@ def main() -> None:
     torch = require_torch("bench.host")
     rows, worst = [], (float("inf"), "")
     for kind, what in tqdm(list(itertools.product(KINDS, CALLS)), unit="row", disable=None, leave=False):
-        times = least_times(Ways(torch, kind, what, options), options.calls, options.rounds)
+        ways = calls_of(torch, kind, what, options)
+        times = least_times(torch, ways, NEAR, options.rounds, options.calls, device=options.device, enqueued=True)
         ratio = times["torch.nn"] / times["auto"]
         worst = min(worst, (ratio, f"{kind} {what}"))
         rows.append([f"{kind} {what}", *(f"{seconds * 1e6:.0f}" for seconds in times.values()), f"{ratio:.2f}"])

@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
 
-from .baseline_torch import require_torch
+from .baseline_torch import least_times, require_torch
 from .common import show, table, verdict
 from .gpu import parse_sizes
 
@@ -95,35 +95,6 @@ class Loops:
         output = call()
         return list(self.torch.autograd.grad(output, self.all, self.torch.ones_like(output)))
 
-    def seconds(self, call: Callable[[], Any], *, gradients: bool) -> float:
-        """Return the wall time of a call."""
-        self._wait()
-        start = time.perf_counter()
-        self.results(call, gradients=gradients)
-        self._wait()
-        return time.perf_counter() - start
-
-    def _wait(self) -> None:
-        if self.source.is_cuda:
-            self.torch.cuda.synchronize()
-
-
-def measure(loops: Loops, compiled: Step, rounds: int, near: float, *, gradients: bool) -> dict[str, float]:
-    """Return the least seconds of each way, whose results must agree."""
-    ways = {"vkrnn": loops.ours, "loop": lambda: loops.loop(cell), "compiled": lambda: loops.loop(compiled)}
-    expected = loops.results(ways["loop"], gradients=gradients)
-    for name, way in ways.items():
-        for _ in range(2):
-            found = loops.results(way, gradients=gradients)
-        errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, expected, strict=True)]
-        if not all(error < near for error in errors):
-            shown = ", ".join(f"{error:.1e}" for error in errors)
-            raise SystemExit(f"bench.loops: {name} differs from the loop by {shown} of the largest values")
-    times = dict.fromkeys(ways, float("inf"))
-    for _, (name, way) in itertools.product(range(rounds), ways.items()):
-        times[name] = min(times[name], loops.seconds(way, gradients=gradients))
-    return times
-
 
 def main() -> None:
     """Measure and print a table."""
@@ -135,12 +106,14 @@ def main() -> None:
         torch.compiler.reset()  # so that each size is compiled for itself
         loops = Loops(torch, sizes.T, sizes.N, sizes.H, options.device)
         compiled = torch.compile(cell, backend=options.compiler)
-        times = measure(loops, compiled, options.rounds, NEAR[options.float32], gradients=gradients)
+        calls = {"loop": partial(loops.loop, cell), "compiled": partial(loops.loop, compiled), "vkrnn": loops.ours}
+        ways = {name: partial(loops.results, call, gradients=gradients) for name, call in calls.items()}
+        times = least_times(torch, ways, NEAR[options.float32], options.rounds, device=options.device)
         ours = times["vkrnn"]
         ratios = [times[name] / ours for name in ("loop", "compiled")]
         least = min(least, *ratios)
         what = "forward + gradients" if gradients else "forward"
-        steps = [f"{seconds / sizes.T * 1e6:.2f}" for seconds in times.values()]
+        steps = [f"{times[name] / sizes.T * 1e6:.2f}" for name in ("vkrnn", "loop", "compiled")]
         rows.append([f"{sizes.T},{sizes.N},{sizes.H} {what}", *steps, *(f"{ratio:.1f}" for ratio in ratios)])
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
     show([f"vkrnn {vkrnn.__version__}, torch {torch.__version__}, {where}; {options.float32}, us a step", ""])

@@ -24,15 +24,15 @@ from vkrnn import reference
 
 from . import common
 from .baseline_numpy import blas
-from .baseline_onnxruntime import IR_VERSION, OPSET, Modules, find_onnxruntime, onnx_weights
+from .baseline_onnxruntime import Modules, find_onnxruntime, model_of, session_of
 from .baseline_torch import TorchCell, find_torch
-from .common import STEP, THREADS, Contender, Floats, Problem, Sizes, cpu_name, milliseconds, show, table
+from .common import STEP, Contender, Floats, Problem, Sizes, cpu_name, milliseconds, show, table
 from .problems import Arrays, descriptor
 
 STEPS = 100  # length of the sequence that every contender computes step by step
 HIDDEN = (64, 128, 256, 512)
 NATIVE = (("lstm", 1, 16), ("lstm", 1, 24), *((cell, n, n) for n in (24, 64, 96, 128, 256) for cell in ("lstm", "gru")))
-PROGRAM = Path(__file__).parents[1] / "build" / "dev" / "bench" / "native" / "bench_step"
+PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bench" / "native" / "bench_step"
 ABOVE_BLOCK = 0.1e-6
 MODULE, FROZEN, NODE = "vkrnn.torch", "vkrnn.torch, frozen", "vkrnn.onnx"
 # Contenders with the largest allowed ratio of their time to another contender's.
@@ -70,33 +70,13 @@ def _on_stream(arrays: Arrays) -> Contender:
     return _contender("vkrnn", stream.device.driver_version, arrays, start)
 
 
-def _onnx_model(modules: Modules, arrays: Arrays) -> tuple[Any, list[str]]:
-    """Return a model of one node, and the names of its states."""
-    helper, floats, H = modules.onnx.helper, modules.onnx.TensorProto.FLOAT, arrays.sizes.H
-    states = ["h", "c"] if arrays.cell == "lstm" else ["h"]
-    node = helper.make_node(
-        arrays.cell.upper(),
-        ["X", "W", "R", "B", "", *states],
-        ["Y", *(f"{state}_n" for state in states)],
-        hidden_size=H,
-        **({"linear_before_reset": 1} if arrays.cell == "gru" else {}),
-    )
-    graph = helper.make_graph(
-        [node],
-        arrays.cell,
-        [
-            helper.make_tensor_value_info("X", floats, [1, 1, arrays.sizes.I]),
-            *(helper.make_tensor_value_info(state, floats, [1, 1, H]) for state in states),
-        ],
-        [helper.make_tensor_value_info(f"{state}_n", floats, [1, 1, H]) for state in states],
-        [modules.onnx.numpy_helper.from_array(array, name) for name, array in onnx_weights(arrays).items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    return model, states
+def _states(arrays: Arrays) -> list[str]:
+    return ["h", "c"] if arrays.cell == "lstm" else ["h"]
 
 
-def _on_model(name: str, driver: str, arrays: Arrays, states: Sequence[str], run: Callable[[Any], Any]) -> Contender:
+def _on_model(name: str, driver: str, arrays: Arrays, run: Callable[[Any], Any]) -> Contender:
     """Return a contender that runs a model of one node; `run` takes its inputs by name and returns the last states."""
+    states = _states(arrays)
 
     def start() -> Step:
         given = {state: np.zeros((1, 1, arrays.sizes.H), np.float32) for state in states}
@@ -114,22 +94,15 @@ def _on_model(name: str, driver: str, arrays: Arrays, states: Sequence[str], run
 
 
 def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
-    model, states = _onnx_model(modules, arrays)
-    options = modules.onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    options.inter_op_num_threads = 1
-    session = modules.onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [f"{state}_n" for state in states]
-    driver = f"ONNX Runtime {modules.onnxruntime.__version__}, {THREADS} threads"
-    return _on_model("onnxruntime", driver, arrays, states, lambda given: session.run(names, given))
+    session, driver = session_of(modules, model_of(modules, arrays, 1, _states(arrays)))
+    names = [f"{state}_n" for state in _states(arrays)]
+    return _on_model("onnxruntime", driver, arrays, lambda given: session.run(names, given))
 
 
 def _on_node(modules: Modules, arrays: Arrays) -> Contender:
     """Return the node of a prepared model as a contender, without ONNX's evaluator."""
-    model, states = _onnx_model(modules, arrays)
-    prepared = importlib.import_module(NODE).Backend.prepare(model)
+    states = _states(arrays)
+    prepared = importlib.import_module(NODE).Backend.prepare(model_of(modules, arrays, 1, states))
     [node], weights = prepared._evaluator.rt_nodes_, prepared._evaluator.rt_inits_  # noqa: SLF001
 
     def run(given: Any) -> Any:
@@ -137,7 +110,7 @@ def _on_node(modules: Modules, arrays: Arrays) -> Contender:
             inputs = (given["X"], weights["W"], weights["R"], weights["B"], None, *(given[state] for state in states))
             return node.run(*inputs)[1:]
 
-    return _on_model(NODE, prepared.device.driver_version, arrays, states, run)
+    return _on_model(NODE, prepared.device.driver_version, arrays, run)
 
 
 def _on_modules(torch: Any, arrays: Arrays) -> Iterator[Contender]:
