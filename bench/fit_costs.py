@@ -1,4 +1,4 @@
-"""Fits the costs with which vkrnn estimates times to a device, and prints its table as ``plan/costs.cpp`` has it.
+"""Fits the costs with which vkrnn estimates times to a device, and prints its table as ``plan/cost_table.cpp`` has it.
 
 Each call is timed with every time loop that runs it, in several shapes, beside the products that vkrnn chooses, and
 with all ways to compute products beside the time loop that it chooses. The times of one call and one part form a group.
@@ -35,7 +35,7 @@ SIZES = [Sizes(64, N, H, H) for N in (1, 8, 16, 64, 128) for H in (64, 256, 512,
 SIZES += [Sizes(64, N, 2048, 2048) for N in (1, 64)]
 SMOKE_SIZES = [Sizes(4, 3, 8, 8), Sizes(4, 5, 24, 24)]
 PARTS = ("schedule", "gemm")
-SOURCE = Path(__file__).parents[1] / "cpp/src/plan/costs.cpp"
+SOURCE = Path(__file__).parents[1] / "cpp/src/plan/cost_table.cpp"
 COST = re.compile(r"\.(\w+) = ([0-9][0-9.e]*)")
 WARM_UP = 0.2  # seconds: an idle GPU's clock is slow
 PRIOR = 0.01  # residual of a cost that changes by a factor of e; a time with a relative error of 1 has a residual of 1
@@ -186,7 +186,7 @@ def fit(model: Model, start: Floats, free: npt.NDArray[np.intp]) -> Floats:
 
 
 class Source:
-    """The table in ``plan/costs.cpp``: an initializer that names each cost."""
+    """The table in ``plan/cost_table.cpp``: an initializer that names each cost."""
 
     def __init__(self) -> None:
         """Read it. Costs in lines that end with the comment "limit" are not fitted."""

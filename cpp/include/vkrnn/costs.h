@@ -11,7 +11,7 @@
 
 namespace vkrnn {
 
-// Returns the costs that a device's strategies use, in the order of their declaration in plan/costs.h.
+// Returns the costs that a device's strategies use, in the order of their declaration in plan/cost_table.h.
 std::vector<double> cost_values(const Profile& profile);
 
 // The estimated microseconds of a call's parts.

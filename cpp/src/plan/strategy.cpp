@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "cost_table.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {

@@ -6,12 +6,13 @@
 #include <optional>
 #include <string_view>
 
-#include "costs.h"
 #include "inputs.h"
 #include "vkrnn/strategy_choice.h"
 #include "vkrnn/tuning.h"
 
 namespace vkrnn {
+
+struct Costs;  // see cost_table.h
 
 // A strategy's cost estimate for a call that it can run.
 struct CostEstimate {

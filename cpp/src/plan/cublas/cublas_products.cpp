@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 
+#include "plan/cost_table.h"
 #include "plan/library_product.h"
 
 namespace vkrnn {
@@ -46,7 +47,7 @@ std::optional<CostEstimate> CublasProducts::estimate(const Spec& spec, const Pro
                                                      const Parameters& /*wanted*/) const {
     if (!profile.product_library) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;
-    const Costs::Products& products = costs.products;
+    const ProductCosts& products = costs.products;
     const double rate = is_half(spec.dtype) ? products.half_library_flops_per_us
                         : rounds            ? products.library_flops_per_us
                                             : products.exact_library_flops_per_us;

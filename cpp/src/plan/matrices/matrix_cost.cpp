@@ -16,11 +16,11 @@ double weight_bytes(const Spec& spec, std::int64_t products, std::int64_t depth)
 }
 
 // Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
-double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Matrices& costs,
+double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const MatrixCosts& costs,
                   std::int64_t products, std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;
     const Parts parts = loop_parts(spec);
-    const Costs::Matrices::Pass& pass = spec.gradients ? costs.backward : costs.forward;
+    const MatrixCosts::Pass& pass = spec.gradients ? costs.backward : costs.forward;
     const double ahead = parts.right == 1 ? costs.one_part_ahead : costs.two_parts_ahead;
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t row_tiles = ceil_div(spec.N, shape.tile_rows(side));
@@ -43,12 +43,11 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
 
 std::span<const MatrixShape> loading_shapes() { return kShapes; }
 
-bool weights_stay_in_cache(const Spec& spec, const Costs::Matrices& costs) {
+bool weights_stay_in_cache(const Spec& spec, const MatrixCosts& costs) {
     return weight_bytes(spec, spec.G(), spec.H) <= costs.l2_bytes;
 }
 
-double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile,
-                         const Costs::Matrices& costs) {
+double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const MatrixCosts& costs) {
     double microseconds = 0;
     for (const Phase& phase : phases_of(spec))
         microseconds += spec.gradients ? phase_cost(shape, spec, profile, costs, 1, phase.count * spec.H)

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "matrices_costs.h"
 #include "matrix_plan.h"
 
 namespace vkrnn {
@@ -11,10 +12,9 @@ namespace vkrnn {
 std::span<const MatrixShape> loading_shapes();
 
 // Returns whether the weights of a step fit in the L2 cache, which all multiprocessors share.
-bool weights_stay_in_cache(const Spec& spec, const Costs::Matrices& costs);
+bool weights_stay_in_cache(const Spec& spec, const MatrixCosts& costs);
 
 // Estimates the microseconds of a step that loads its weights, as the sum of its phases.
-double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile,
-                         const Costs::Matrices& costs);
+double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const MatrixCosts& costs);
 
 }  // namespace vkrnn

@@ -1,6 +1,7 @@
 #include "matrix_loop.h"
 
 #include "matrix_cost.h"
+#include "plan/cost_table.h"
 
 namespace vkrnn {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "matrix_units.h"
+#include "plan/cost_table.h"
 #include "plan/gpu/gpu.h"
 #include "plan/tuning_parameters.h"
 

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "matrix_cost.h"
+#include "plan/cost_table.h"
 #include "plan/gpu/gpu.h"
 
 namespace vkrnn {
@@ -48,7 +49,7 @@ struct Layout {
     bool whole;    // whether all subgroups keep as many blocks, without padding units
     bool tagged;   // whether workgroups wait by tags, which is faster if a subgroup loads few blocks
 
-    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Persistent& costs,
+    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const PersistentCosts& costs,
            const Parameters& wanted, std::uint32_t most_kept) {
         const std::int64_t side = profile.matrix_side;
         const std::int64_t products = spec.gradients ? 1 : spec.G();
@@ -87,14 +88,14 @@ struct Layout {
 
 // Estimates the microseconds of a step that keeps all its weights in registers.
 double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile,
-                         const Costs::Persistent& costs) {
+                         const PersistentCosts& costs) {
     const std::int64_t side = profile.matrix_side, rows = shape.tile_rows(side);
     const std::int64_t depth_blocks = layout.kept_blocks * shape.depth_groups;
     const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
     const auto kept = static_cast<double>(layout.kept_blocks), more_cells = static_cast<double>(layout.cells - 1);
     const bool sixteen = shape.depth_groups >= 16;
     if (spec.gradients) {
-        const Costs::Persistent::Backward& pass = costs.backward;
+        const PersistentCosts::Backward& pass = costs.backward;
         const auto parts = static_cast<double>(loop_parts(spec).left);
         return pass.step + pass.product * parts / 2 * static_cast<double>(matrices * depth_blocks) +
                pass.more_block * std::max(0.0, kept - pass.register_blocks) +
@@ -111,7 +112,7 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
     const auto bytes = static_cast<double>(2 * parts.left * loaded_rows * depth * layout.groups);
     const auto flops = static_cast<double>(2 * parts.products() * rows * shape.tile_columns(side) * depth);
     const auto sums = static_cast<double>(matrices * shape.depth_groups);
-    const Costs::Persistent::Forward& pass = costs.forward;
+    const PersistentCosts::Forward& pass = costs.forward;
     return bytes / pass.bytes_per_us + flops / pass.flops_per_us + pass.step + (layout.tagged ? 0 : pass.count) +
            (sixteen ? pass.sixteen : 0) + pass.sum * std::max(0.0, sums - pass.free_sums) +
            (pass.block + pass.block_row * shape.rows) * kept + pass.cell * more_cells;

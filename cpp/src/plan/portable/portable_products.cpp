@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/cost_table.h"
 #include "plan/gpu/gpu.h"
 #include "portable/portable_abi.h"
 

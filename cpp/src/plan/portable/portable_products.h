@@ -1,6 +1,7 @@
 // Products with shaders that any GPU can run.
 #pragma once
 
+#include "plan/gpu/product_costs.h"
 #include "plan/gpu/shader_products.h"
 
 namespace vkrnn {
@@ -23,7 +24,7 @@ protected:
     // Chooses it, and sets the constants that belong to it.
     [[nodiscard]] virtual Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
                                         Constants& constants) const = 0;
-    [[nodiscard]] virtual double flops_per_us(const Costs::Products& costs) const = 0;
+    [[nodiscard]] virtual double flops_per_us(const ProductCosts& costs) const = 0;
 };
 
 // Each invocation computes a tile in its registers. A workgroup is one subgroup and needs no shared memory.
@@ -34,9 +35,7 @@ public:
 protected:
     [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
                                 Constants& constants) const override;
-    [[nodiscard]] double flops_per_us(const Costs::Products& costs) const override {
-        return costs.register_flops_per_us;
-    }
+    [[nodiscard]] double flops_per_us(const ProductCosts& costs) const override { return costs.register_flops_per_us; }
 };
 
 // A workgroup computes a tile from operands in shared memory.
@@ -48,7 +47,7 @@ public:
 protected:
     [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
                                 Constants& constants) const override;
-    [[nodiscard]] double flops_per_us(const Costs::Products& costs) const override { return costs.tiled_flops_per_us; }
+    [[nodiscard]] double flops_per_us(const ProductCosts& costs) const override { return costs.tiled_flops_per_us; }
 };
 
 }  // namespace vkrnn

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "plan/cost_table.h"
 #include "plan/gpu/gpu.h"
 #include "slices/slices_abi.h"
 
@@ -80,7 +81,7 @@ std::int64_t other_registers(const Layout& layout, const Spec& spec) {
 }
 
 // Returns how many vec4s of weights an invocation can keep in registers.
-std::uint32_t register_vec4s(const Spec& spec, const Profile& profile, const Costs::Slices& costs, SliceShape shape) {
+std::uint32_t register_vec4s(const Spec& spec, const Profile& profile, const SliceCosts& costs, SliceShape shape) {
     const Layout layout(shape, spec, profile);
     const std::int64_t each = std::min(kMostRegisters, registers_of(profile) / layout.invocations / 8 * 8);
     return static_cast<std::uint32_t>(std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0,
@@ -89,7 +90,7 @@ std::uint32_t register_vec4s(const Spec& spec, const Profile& profile, const Cos
 
 // Estimates the microseconds of one step of all slices, which the busiest multiprocessor determines. Slices on the same
 // multiprocessor share its throughput, but their latencies overlap.
-double step_cost(const Layout& layout, const Spec& spec, const Profile& profile, const Costs::Slices& costs) {
+double step_cost(const Layout& layout, const Spec& spec, const Profile& profile, const SliceCosts& costs) {
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest

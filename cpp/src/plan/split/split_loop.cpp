@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/cost_table.h"
 #include "split/split_abi.h"
 
 namespace vkrnn {
@@ -146,8 +147,8 @@ bool fits_float16(const Spec& spec, const Profile& profile) {
 }
 
 // Estimates the microseconds of a step.
-double step_cost(const Spec& spec, const Costs::Split& costs) {
-    const Costs::Split::Pass& pass = spec.gradients ? costs.backward : costs.forward;
+double step_cost(const Spec& spec, const SplitCosts& costs) {
+    const SplitCosts::Pass& pass = spec.gradients ? costs.backward : costs.forward;
     const bool half = is_half(spec.dtype);
     const auto phases = static_cast<double>(phases_of(spec).size());
     const double step = phases * pass.step +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/cost_table.h"
 #include "plan/gpu/gpu.h"
 #include "tiles/tiles_abi.h"
 
@@ -80,7 +81,7 @@ bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profil
 }
 
 // Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
-double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const Costs::Tiles& costs,
+double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const TileCosts& costs,
                   std::int64_t columns, std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
     const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * spec.D();
@@ -90,7 +91,7 @@ double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profi
     return costs.step + busiest * (costs.group + flops / costs.flops_per_us + bytes / costs.bytes_per_us);
 }
 
-double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const Costs::Tiles& costs) {
+double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const TileCosts& costs) {
     double microseconds = 0;
     for (const Phase& phase : phases_of(spec))
         microseconds += spec.gradients

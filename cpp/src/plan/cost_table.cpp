@@ -1,4 +1,4 @@
-#include "costs.h"
+#include "cost_table.h"
 
 #include <algorithm>
 #include <array>
