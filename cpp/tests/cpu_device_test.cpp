@@ -258,13 +258,22 @@ TEST(Memory, NoPieceIsUsedTwiceAtATime) {
     EXPECT_EQ(memory.held(), memory.unused());
 }
 
+// Keeps a packed copy with an array, as a call does.
+std::shared_ptr<const PackedCopy> keep(const std::shared_ptr<Memory>& memory, HostStorage& storage, PackedKey key) {
+    auto copy = std::make_shared<const PackedCopy>(memory, 8, storage.version().value());
+    PackedCopies<PackedCopy>::List dropped;  // destroyed after the lock
+    const std::lock_guard lock(memory->mutex());
+    dropped = storage.copies().keep(std::move(key), copy);
+    return copy;
+}
+
 // In a child forked while another thread allocated, AddressSanitizer of GCC 12 may wait for its own lock.
 #ifndef __SANITIZE_ADDRESS__
 // Ends the child, with status 0 if it can use pieces that the parent's threads used at the time of the fork.
 [[noreturn]] void use_after_fork(const std::shared_ptr<Memory>& memory, HostStorage& storage) {
     alarm(kHangs);
     const Lease lease(memory, 100);
-    storage.keep({.offset = 0, .bytes = 8, .layout = {}}, std::make_shared<PackedCopy>(memory, 8));
+    keep(memory, storage, {.offset = 0, .bytes = 8, .layout = {}});
     _exit(memory->held() == 0 ? 1 : 0);
 }
 
@@ -277,7 +286,7 @@ TEST(Memory, WorksInAForkedChild) {
         threads.emplace_back([&, i] {
             while (!done) {
                 const Lease lease(memory, 100 * i);
-                storage.keep({.offset = i, .bytes = 8, .layout = {}}, std::make_shared<PackedCopy>(memory, 8));
+                keep(memory, storage, {.offset = i, .bytes = 8, .layout = {}});
             }
         });
     int failures = 0;
@@ -297,26 +306,21 @@ TEST(Memory, WorksInAForkedChild) {
 TEST(HostStorages, KeepPackedCopiesOfTheirCurrentContents) {
     const auto memory = std::make_shared<Memory>();
     HostStorage storage(memory, 1000);
+    const auto find = [&](const PackedKey& key) { return storage.copies().find(key, storage.packed_version()); };
     const PackedKey key{0, 1000, {8, 5}}, other{0, 1000, {4, 5}};
-    EXPECT_EQ(storage.packed(key), nullptr);
-    const auto keep = [&](const PackedKey& as) {
-        const auto copy = std::make_shared<PackedCopy>(memory, 2000);
-        copy->version = storage.version().value();
-        storage.keep(as, copy);
-        return copy;
-    };
-    const auto copy = keep(key);
-    EXPECT_EQ(storage.packed(key), copy);
-    EXPECT_EQ(storage.packed(other), nullptr);
-    EXPECT_EQ(storage.packed({500, 500, {8, 5}}), nullptr);
+    EXPECT_EQ(find(key), nullptr);
+    const auto copy = keep(memory, storage, key);
+    EXPECT_EQ(find(key), copy);
+    EXPECT_EQ(find(other), nullptr);
+    EXPECT_EQ(find({500, 500, {8, 5}}), nullptr);
     storage.changed();
-    EXPECT_EQ(storage.packed(key), nullptr);
-    const auto next = keep(key);
-    EXPECT_EQ(storage.packed(key), next);
+    EXPECT_EQ(find(key), nullptr);
+    const auto next = keep(memory, storage, key);
+    EXPECT_EQ(find(key), next);
     // Only the last few copies are kept.
-    for (std::int64_t i = 0; i < 20; ++i) keep({0, 1000, {i}});
-    EXPECT_EQ(storage.packed(key), nullptr);
-    EXPECT_NE(storage.packed({0, 1000, {19}}), nullptr);
+    for (std::int64_t i = 0; i < 20; ++i) keep(memory, storage, {0, 1000, {i}});
+    EXPECT_EQ(find(key), nullptr);
+    EXPECT_NE(find({0, 1000, {19}}), nullptr);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@
 namespace vkrnn {
 
 // Copies the block to `to` and replaces each buffer reference in it. `address_of` returns the address of each of the
-// plan's `buffers`. Throws std::out_of_range if the plan has no such buffer.
+// plan's `buffers`; references to one at 0, which kernels do not need, become 0. Throws std::out_of_range if the plan
+// has no such buffer.
 template <class AddressOf>
 void copy_with_addresses(const Block& block, std::size_t buffers, std::byte* to, const AddressOf& address_of) {
     if (block.references * sizeof(BufferReference) > block.bytes.size())
@@ -23,7 +24,8 @@ void copy_with_addresses(const Block& block, std::size_t buffers, std::byte* to,
         const BufferReference at = reference_at(block, i);
         if (referenced_buffer(at) >= buffers)
             throw std::out_of_range("a reference to a buffer that the plan does not have");
-        const std::uint64_t address = address_of(referenced_buffer(at)) + referenced_offset(at);
+        const std::uint64_t begin = address_of(referenced_buffer(at));
+        const std::uint64_t address = begin == 0 ? 0 : begin + referenced_offset(at);
         std::memcpy(to + i * sizeof(address), &address, sizeof(address));
     }
 }

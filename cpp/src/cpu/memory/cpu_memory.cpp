@@ -126,15 +126,4 @@ std::uint64_t Memory::unused() const {
     return unused_bytes_;
 }
 
-std::shared_ptr<const PackedCopy> HostStorage::packed(const PackedKey& key) {
-    const std::lock_guard lock(memory_->mutex());
-    return copies_.find(key, version());
-}
-
-void HostStorage::keep(PackedKey key, std::shared_ptr<const PackedCopy> copy) {
-    PackedCopies<PackedCopy>::List dropped;  // destroyed after the lock, because their destructors lock the same mutex
-    const std::lock_guard lock(memory_->mutex());
-    dropped = copies_.keep(std::move(key), std::move(copy));
-}
-
 }  // namespace vkrnn::cpu

@@ -88,10 +88,11 @@ private:
 
 // A copy of an array's elements in the order in which kernels read them. `version` says which contents were copied.
 struct PackedCopy {
-    PackedCopy(std::shared_ptr<Memory> memory, std::uint64_t bytes) : lease(std::move(memory), bytes) {}
+    PackedCopy(std::shared_ptr<Memory> memory, std::uint64_t bytes, std::uint64_t made_from)
+        : lease(std::move(memory), bytes), version(made_from) {}
 
     Lease lease;
-    std::uint64_t version = 0;
+    std::uint64_t version;
 };
 
 // An array's memory, and the last few packed copies of it.
@@ -103,10 +104,9 @@ public:
     HostStorage(const HostStorage&) = delete;
     HostStorage& operator=(const HostStorage&) = delete;
 
-    // Returns the copy of those elements as they are now; null if there is none.
-    std::shared_ptr<const PackedCopy> packed(const PackedKey& key);
-    // Stores a copy that has been filled.
-    void keep(PackedKey key, std::shared_ptr<const PackedCopy> copy);
+    [[nodiscard]] std::optional<std::uint64_t> packed_version() const { return version(); }
+    // Hold the memory's mutex, but not while copies are destroyed.
+    [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
 
 private:
     HostStorage(std::shared_ptr<Memory> memory, Memory::Piece piece, std::uint64_t bytes) noexcept
@@ -114,7 +114,7 @@ private:
 
     std::shared_ptr<Memory> memory_;
     Memory::Piece piece_;
-    PackedCopies<PackedCopy> copies_;  // the memory's mutex guards them
+    PackedCopies<PackedCopy> copies_;
 };
 
 }  // namespace vkrnn::cpu

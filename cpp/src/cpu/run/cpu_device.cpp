@@ -16,7 +16,8 @@
 #include "cpu/run/cpu_steps.h"
 #include "cpu/threads/team.h"
 #include "plan/cpu_work.h"
-#include "plan/scratch.h"
+#include "run/buffer_references.h"
+#include "run/call_buffers.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cpu {
@@ -40,85 +41,54 @@ std::string processor_name() {
     return "processor";
 }
 
+template <class Byte>
+std::byte* host_address(const TensorLocation<Byte>& operand) {
+    if (operand.storage) return operand.storage->host() + operand.offset;
+    // Kernels never write inputs.
+    return static_cast<std::byte*>(const_cast<void*>(operand.host));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+}
+
 // The memory of a plan's buffers during one call.
 class Buffers {
 public:
-    Buffers(const Plan& plan, const std::shared_ptr<Memory>& memory, std::span<const InputLocation> inputs,
+    Buffers(const Plan& plan, std::shared_ptr<Memory> memory, std::span<const InputLocation> inputs,
             std::span<const ResultLocation> results)
-        : plan_(plan), at_(plan.buffers.size()) {
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-            const InputLocation& input = inputs[i];
-            const std::size_t buffer = plan.inputs[i].second;
-            // Kernels never write inputs.
-            at_[buffer] = const_cast<std::byte*>(  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-                input.storage ? input.storage->host() + input.offset : static_cast<const std::byte*>(input.host));
+        : memory_(std::move(memory)), buffers_(plan), at_(plan.buffers.size()) {
+        check_operands(plan, inputs, results);
+        for (std::size_t i = 0; i < inputs.size(); ++i) at_[plan.inputs[i].second] = host_address(inputs[i]);
+        for (std::size_t i = 0; i < results.size(); ++i) at_[plan.results[i]] = host_address(results[i]);
+        {
+            const std::lock_guard lock(memory_->mutex());
+            buffers_.find_packed(inputs);
         }
-        for (std::size_t i = 0; i < results.size(); ++i) {
-            const ResultLocation& result = results[i];
-            at_[plan.results[i]] =
-                result.storage ? result.storage->host() + result.offset : static_cast<std::byte*>(result.host);
-        }
-        for (std::size_t i = 0; i < inputs.size(); ++i) find_packed(plan.inputs[i].second, inputs[i], memory);
-        place_rest(memory);
+        buffers_.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
+            return std::make_shared<const PackedCopy>(memory_, bytes, version);
+        });
+        for (const auto& each : buffers_.packed()) at_[each.buffer] = each.copy->lease.data();
+        buffers_.lay_out(kAlignment, ~std::uint64_t{0}, [](std::size_t /*buffer*/) { return false; });
+        scratch_.emplace(memory_, buffers_.layout().bytes(), Memory::Use::brief);
+        for (std::size_t i = 0; i < buffers_.scratch().size(); ++i)
+            at_[buffers_.scratch()[i]] = scratch_->data() + buffers_.layout().spots[i].offset;
     }
 
+    // Returns null for a buffer that is not needed.
     [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
 
-    // Returns whether a packed buffer was filled by an earlier call, or is not needed.
-    [[nodiscard]] bool is_full(std::size_t buffer) const { return std::ranges::find(full_, buffer) != full_.end(); }
+    [[nodiscard]] bool is_left_out(std::size_t fills) const { return vkrnn::is_left_out(buffers_.full(), fills); }
 
     // Stores the new packed copies with their arrays, for later calls.
     void keep_packed() {
-        for (Kept& kept : kept_) kept.storage->keep(std::move(kept.key), std::move(kept.copy));
+        if (!buffers_.has_new_copies()) return;
+        PackedCopies<PackedCopy>::List dropped;  // destroyed after the lock
+        const std::lock_guard lock(memory_->mutex());
+        dropped = buffers_.keep_packed();
     }
 
 private:
-    struct Kept {
-        HostStorage* storage;
-        PackedKey key;
-        std::shared_ptr<const PackedCopy> copy;
-    };
-
-    void find_packed(std::size_t input, const InputLocation& operand, const std::shared_ptr<Memory>& memory) {
-        auto* const storage = dynamic_cast<HostStorage*>(operand.storage.get());
-        for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer) {
-            const PlanBuffer& packed = plan_.buffers[buffer];
-            if (packed.role != Role::packed || packed.packing.input != input) continue;
-            if (storage == nullptr) {
-                if (packed.packing.optional) full_.push_back(buffer);
-                continue;
-            }
-            PackedKey key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
-            if (auto copy = storage->packed(key)) {
-                at_[buffer] = copy->lease.data();
-                full_.push_back(buffer);
-                used_.push_back(std::move(copy));
-            } else if (const auto version = storage->version()) {
-                const auto made = std::make_shared<PackedCopy>(memory, packed.bytes);
-                made->version = *version;
-                at_[buffer] = made->lease.data();
-                kept_.push_back({storage, std::move(key), made});
-                used_.push_back(made);
-            }
-        }
-    }
-
-    // Places the scratch buffers, and packed copies of inputs that are not arrays.
-    void place_rest(const std::shared_ptr<Memory>& memory) {
-        std::vector<std::size_t> rest;
-        for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
-            if (at_[buffer] == nullptr && !is_full(buffer)) rest.push_back(buffer);
-        const ScratchLayout layout = place_scratch(plan_, rest, kAlignment, ~std::uint64_t{0});
-        scratch_.emplace(memory, layout.bytes(), Memory::Use::brief);
-        for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.spots[i].offset;
-    }
-
-    const Plan& plan_;
+    const std::shared_ptr<Memory> memory_;
+    CallBuffers<HostStorage, PackedCopy> buffers_;
     std::vector<std::byte*> at_;
     std::optional<Lease> scratch_;
-    std::vector<std::size_t> full_;
-    std::vector<std::shared_ptr<const PackedCopy>> used_;
-    std::vector<Kept> kept_;
 };
 
 // A dispatch whose buffer references have been replaced by addresses.
@@ -133,14 +103,9 @@ struct Task {
 Task make_task(const Plan& plan, const Dispatch& dispatch, const Target& target, const Buffers& buffers) {
     const Kernel& kernel = plan.kernels[dispatch.kernel];
     Task task{&find_kernel(target, kernel.shader), kernel.constants.data()};
-    const std::vector<std::byte>& bytes = dispatch.push.bytes;
-    task.work.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
-    std::memcpy(task.work.data(), bytes.data(), bytes.size());
-    for (std::uint32_t i = 0; i < dispatch.push.references; ++i) {
-        const BufferReference reference = task.work[i];
-        std::byte* const at = buffers.at(referenced_buffer(reference));  // null for a buffer that is not needed
-        task.work[i] = at == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(at + referenced_offset(reference));
-    }
+    task.work.resize((dispatch.push.bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+    copy_with_addresses(dispatch.push, plan.buffers.size(), reinterpret_cast<std::byte*>(task.work.data()),
+                        [&](std::size_t buffer) { return reinterpret_cast<std::uintptr_t>(buffers.at(buffer)); });
     return task;
 }
 
@@ -149,11 +114,10 @@ std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffe
     std::vector<Task> tasks;
     for (const Step& step : plan.steps) {
         if (const auto* clear = std::get_if<Clear>(&step)) {
-            std::memset(buffers.at(clear->buffer), 0, plan.buffers[clear->buffer].bytes);
+            std::fill_n(buffers.at(clear->buffer), plan.buffers[clear->buffer].bytes, std::byte{});
         } else {
             const auto& dispatch = std::get<Dispatch>(step);
-            if (dispatch.fills == kNoBuffer || !buffers.is_full(dispatch.fills))
-                tasks.push_back(make_task(plan, dispatch, target, buffers));
+            if (!buffers.is_left_out(dispatch.fills)) tasks.push_back(make_task(plan, dispatch, target, buffers));
         }
     }
     return tasks;

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "run/buffer_references.h"
+
 namespace vkrnn::cpu {
 namespace {
 
@@ -119,9 +121,8 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
         const Kernel& kernel = plan.kernels[dispatch->kernel];
         const NamedKernel& named = find_kernel(target_, kernel.shader);
         std::vector<std::uint64_t> work((dispatch->push.bytes.size() + 7) / 8);
-        std::memcpy(work.data(), dispatch->push.bytes.data(), dispatch->push.bytes.size());
-        for (std::uint32_t i = 0; i < dispatch->push.references; ++i)
-            work[i] = address_of(at[referenced_buffer(work[i])]) + referenced_offset(work[i]);
+        copy_with_addresses(dispatch->push, at.size(), reinterpret_cast<std::byte*>(work.data()),
+                            [&](std::size_t buffer) { return address_of(at[buffer]); });
         if (dispatch->fills != kNoBuffer) {
             named.run(reinterpret_cast<const std::byte*>(work.data()), kernel.constants.data(), solo_.member());
             continue;

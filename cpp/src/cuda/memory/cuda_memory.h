@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -135,8 +136,10 @@ public:
     [[nodiscard]] bool is_tracked() const { return own_ || release_; }
     [[nodiscard]] const Memory& memory() const { return *memory_; }
 
-    // Returns true if another library can write the memory. The version does not show such writes.
-    [[nodiscard]] bool is_shared() const { return is_borrowed() || lent_; }
+    // Returns nothing if another library can write the memory, because version() does not show such writes.
+    [[nodiscard]] std::optional<std::uint64_t> packed_version() const {
+        return is_borrowed() || lent_ ? std::nullopt : version();
+    }
 
     // Hold the memory's mutex in the functions below.
 

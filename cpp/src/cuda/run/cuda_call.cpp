@@ -7,7 +7,6 @@
 #include <utility>
 #include <variant>
 
-#include "plan/scratch.h"
 #include "run/buffer_references.h"
 #include "run/poll.h"
 
@@ -16,8 +15,6 @@ namespace {
 
 // Kernels load and store vectors of this many bytes. Vulkan's rule for them is weaker.
 constexpr std::uint64_t kVectorBytes = 16;
-// Kernels that convert results to a 16-bit type store whole words, each of which holds two elements.
-constexpr std::uint64_t kWordBytes = 4;
 constexpr std::uint64_t kLaunchesPerPoll = 1024;
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kCudaAlignment - 1) / kCudaAlignment * kCudaAlignment; }
@@ -35,7 +32,12 @@ CudaStorage& own(const Memory& memory, const Storage& storage) {
 }
 
 Call::Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate)
-    : memory_(std::move(memory)), plan_(plan), stream_(stream), allocate_(allocate), placements_(plan.buffers.size()) {}
+    : memory_(std::move(memory)),
+      plan_(plan),
+      stream_(stream),
+      allocate_(allocate),
+      placements_(plan.buffers.size()),
+      buffers_(plan) {}
 
 Call::~Call() {
     if (temporary_ != 0 && allocate_ == nullptr) memory_->free(temporary_, stream_);
@@ -50,133 +52,84 @@ Address Call::allocate(std::uint64_t bytes) const {
 }
 
 void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
-    if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size())
-        throw std::invalid_argument("the arrays do not match the plan");
+    check_operands(plan_, inputs, results);
     {
         const std::lock_guard lock(memory_->mutex());
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-            const std::size_t buffer = plan_.inputs[i].second;
-            if (!inputs[i].storage) continue;
-            placements_[buffer] = use(inputs[i].storage, inputs[i].offset, plan_.buffers[buffer].bytes);
-            find_packed(buffer, inputs[i]);
-        }
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+            if (inputs[i].storage)
+                placements_[plan_.inputs[i].second] = use(*inputs[i].storage).address() + inputs[i].offset;
+        buffers_.find_packed(inputs);
+        for (const auto& each : buffers_.packed()) each.copy->piece.last_use().before(stream_);
         for (std::size_t i = 0; i < results.size(); ++i) {
-            const std::size_t buffer = plan_.results[i];
             if (!results[i].storage) continue;
-            placements_[buffer] = use(results[i].storage, results[i].offset, plan_.buffers[buffer].bytes);
-            written_.push_back(&own(*memory_, *results[i].storage));
+            written_.push_back(&use(*results[i].storage));
+            placements_[plan_.results[i]] = written_.back()->address() + results[i].offset;
         }
     }
-    make_packed();
+    // Without holding the mutex, because an allocation that fails locks it.
+    buffers_.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
+        return std::make_shared<const PackedCopy>(memory_, bytes, version, stream_);
+    });
+    for (const auto& each : buffers_.packed()) placements_[each.buffer] = each.copy->piece.address();
     place_rest(inputs, results);
-    copy_inputs(inputs);
+    copy_inputs();
 }
 
-Address Call::use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes) {
-    CudaStorage& used = own(*memory_, *storage);
-    if (offset > used.bytes() || bytes > used.bytes() - offset)
-        throw std::out_of_range("a tensor extends beyond its storage");
+CudaStorage& Call::use(const Storage& storage) {
+    CudaStorage& used = own(*memory_, storage);
     if (used.is_tracked()) {
         used.last_use().before(stream_);
         used_.push_back(&used);
     }
-    return used.address() + offset;
-}
-
-void Call::find_packed(std::size_t input, const InputLocation& operand) {
-    CudaStorage& storage = own(*memory_, *operand.storage);
-    const auto version = storage.is_shared() ? std::nullopt : storage.version();
-    if (!version) return;
-    for (std::size_t at = 0; at < plan_.buffers.size(); ++at) {
-        const PlanBuffer& packed = plan_.buffers[at];
-        if (packed.role != Role::packed || packed.packing.input != input) continue;
-        PackedKey key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
-        std::shared_ptr<PackedCopy> copy = std::const_pointer_cast<PackedCopy>(storage.copies().find(key, version));
-        if (!copy) {
-            made_.push_back({&storage, at, *version, std::move(key), nullptr});
-            continue;
-        }
-        full_.push_back(at);
-        copy->piece.last_use().before(stream_);
-        placements_[at] = copy->piece.address();
-        packed_.push_back(std::move(copy));
-    }
-}
-
-// Call this without holding the memory's mutex, because an allocation that fails locks it.
-void Call::make_packed() {
-    for (Made& each : made_) {
-        each.copy = std::make_shared<PackedCopy>(memory_, plan_.buffers[each.buffer].bytes, each.version, stream_);
-        placements_[each.buffer] = each.copy->piece.address();
-        packed_.push_back(each.copy);
-    }
+    return used;
 }
 
 // Allocates one piece of memory for everything that only this call needs.
 void Call::place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
-    std::vector<std::size_t> scratch;
     const bool has_zeros = plan_.buffers.at(kZerosBuffer).bytes <= Memory::kZeroBytes;
     if (has_zeros) placements_[kZerosBuffer] = memory_->zeros();
-    for (std::size_t i = has_zeros ? kZerosBuffer + 1 : 0; i < plan_.buffers.size(); ++i) {
-        const Role role = plan_.buffers[i].role;
-        if (role == Role::scratch || (role == Role::packed && placements_[i] == 0)) scratch.push_back(i);
-    }
-    const ScratchLayout layout = place_scratch(plan_, scratch, kCudaAlignment, ~std::uint64_t{0});
-    std::vector<std::uint64_t> starts;
-    std::uint64_t bytes = 0;
-    const auto add = [&](std::uint64_t more) {
-        starts.push_back(bytes);
-        bytes += aligned(more);
+    buffers_.lay_out(kCudaAlignment, ~std::uint64_t{0}, [&](std::size_t buffer) {
+        return (has_zeros && buffer == kZerosBuffer) || plan_.buffers[buffer].role == Role::constant;
+    });
+    const auto reserve = [&](std::uint64_t bytes) {
+        return std::exchange(temporary_bytes_, temporary_bytes_ + aligned(bytes));
     };
-    for (const std::uint64_t piece : layout.pieces) add(piece);
-    std::vector<std::size_t> copied;  // buffers of inputs and results that are copied
+    std::vector<std::uint64_t> pieces;
+    for (const std::uint64_t piece : buffers_.layout().pieces) pieces.push_back(reserve(piece));
+    std::vector<std::pair<std::size_t, std::uint64_t>> placed;  // buffers, and their offsets
+    for (std::size_t i = 0; i < buffers_.scratch().size(); ++i) {
+        const auto [piece, offset] = buffers_.layout().spots[i];
+        placed.emplace_back(buffers_.scratch()[i], pieces[piece] + offset);
+    }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const std::size_t buffer = plan_.inputs[i].second;
-        if (!inputs[i].storage || placements_[buffer] % kVectorBytes != 0) copied.push_back(buffer);
+        if (inputs[i].storage && suits_kernels(placements_[buffer], kVectorBytes)) continue;
+        before_.push_back({inputs[i].host, placements_[buffer], buffer});
+        placed.emplace_back(buffer, reserve(plan_.buffers[buffer].bytes));
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
         const std::size_t buffer = plan_.results[i];
-        const std::uint64_t size = plan_.buffers[buffer].bytes;
-        const Address at = placements_[buffer];
-        if (results[i].storage && at % kVectorBytes == 0 && size % kWordBytes == 0) continue;
-        after_.push_back({results[i].host, at, 0, size});
-        copied.push_back(buffer);
+        const std::uint64_t bytes = plan_.buffers[buffer].bytes;
+        if (results[i].storage && suits_kernels(placements_[buffer], kVectorBytes, bytes)) continue;
+        after_.push_back({results[i].host, placements_[buffer], buffer});
+        placed.emplace_back(buffer, reserve(bytes));
     }
-    for (const std::size_t buffer : copied) add(plan_.buffers[buffer].bytes);
-    temporary_bytes_ = bytes;
-    if (bytes == 0) return;
-    temporary_ = allocate(bytes);
-    for (std::size_t i = 0; i < scratch.size(); ++i)
-        placements_[scratch[i]] = temporary_ + starts[layout.spots[i].piece] + layout.spots[i].offset;
-    for (std::size_t i = 0; i < copied.size(); ++i) {
-        const Address at = temporary_ + starts[layout.pieces.size() + i];
-        const std::size_t first_result = copied.size() - after_.size();
-        if (i >= first_result) {
-            after_[i - first_result].from = at;
-            placements_[copied[i]] = at;
-        } else {
-            moved_.emplace_back(copied[i], std::exchange(placements_[copied[i]], at));
-        }
-    }
+    if (temporary_bytes_ == 0) return;
+    temporary_ = allocate(temporary_bytes_);
+    for (const auto& [buffer, offset] : placed) placements_[buffer] = temporary_ + offset;
 }
 
-void Call::copy_inputs(std::span<const InputLocation> inputs) {
+void Call::copy_inputs() {
     const Functions& cu = driver();
-    for (const auto& [buffer, from] : moved_) {
+    for (const auto& [host, from, buffer] : before_) {
         const std::uint64_t bytes = plan_.buffers[buffer].bytes;
         if (from != 0) {
             check(cu.MemcpyDtoDAsync(placements_[buffer], from, bytes, stream_));
-            continue;
+        } else {
+            check(cu.MemcpyHtoDAsync(placements_[buffer], host, bytes, stream_));
+            uploaded_ += bytes;
         }
-        const auto input = std::ranges::find(plan_.inputs, buffer, &std::pair<Argument, std::size_t>::second);
-        const void* const host = inputs[static_cast<std::size_t>(input - plan_.inputs.begin())].host;
-        check(cu.MemcpyHtoDAsync(placements_[buffer], host, bytes, stream_));
-        uploaded_ += bytes;
     }
-}
-
-bool Call::is_left_out(std::size_t fills) const {
-    return fills != kNoBuffer && std::ranges::find(full_, fills) != full_.end();
 }
 
 void Call::launch(const std::vector<LoadedKernel>& kernels, Products& products, const Poll& poll) {
@@ -187,29 +140,31 @@ void Call::launch(const std::vector<LoadedKernel>& kernels, Products& products, 
 }
 
 bool Call::has_host_results() const {
-    return std::ranges::any_of(after_, [](const After& copy) { return copy.host != nullptr; });
+    return std::ranges::any_of(after_, [](const auto& copy) { return copy.host != nullptr; });
 }
 
 void Call::copy_results() {
     const Functions& cu = driver();
-    for (const After& copy : after_) {
-        if (copy.host != nullptr) {
-            check(cu.MemcpyDtoHAsync(copy.host, copy.from, copy.bytes, stream_));
-            downloaded_ += copy.bytes;
+    for (const auto& [host, to, buffer] : after_) {
+        const std::uint64_t bytes = plan_.buffers[buffer].bytes;
+        if (host != nullptr) {
+            check(cu.MemcpyDtoHAsync(host, placements_[buffer], bytes, stream_));
+            downloaded_ += bytes;
         } else {
-            check(cu.MemcpyDtoDAsync(copy.to, copy.from, copy.bytes, stream_));
+            check(cu.MemcpyDtoDAsync(to, placements_[buffer], bytes, stream_));
         }
     }
 }
 
 void Call::step(const Clear& clear) {
     const std::uint64_t bytes = plan_.buffers.at(clear.buffer).bytes;
-    if (is_left_out(clear.fills) || bytes == 0 || placements_[clear.buffer] == memory_->zeros()) return;
+    if (is_left_out(buffers_.full(), clear.fills) || bytes == 0 || placements_[clear.buffer] == memory_->zeros())
+        return;
     check(driver().MemsetD8Async(placements_[clear.buffer], 0, bytes, stream_));
 }
 
 void Call::step(const Dispatch& dispatch) {
-    if (is_left_out(dispatch.fills)) return;
+    if (is_left_out(buffers_.full(), dispatch.fills)) return;
     Launch prepared = prepare(dispatch);
     launch(prepared);
 }
@@ -264,13 +219,13 @@ void Call::give_up() noexcept {
 void Call::mark_used() {
     for (CudaStorage* storage : written_) storage->changed();
     for (CudaStorage* storage : used_) storage->last_use().after(stream_);
-    for (const auto& copy : packed_) copy->piece.last_use().after(stream_);
+    for (const auto& each : buffers_.packed()) each.copy->piece.last_use().after(stream_);
 }
 
 void Call::finish() {
     const std::lock_guard lock(memory_->mutex());
     mark_used();
-    for (Made& each : made_) static_cast<void>(each.of->copies().keep(std::move(each.key), std::move(each.copy)));
+    static_cast<void>(buffers_.keep_packed());
 }
 
 }  // namespace vkrnn::cuda

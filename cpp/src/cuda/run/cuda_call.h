@@ -11,6 +11,7 @@
 #include "cuda/kernels/cublaslt_products.h"
 #include "cuda/kernels/modules.h"
 #include "cuda/memory/cuda_memory.h"
+#include "run/call_buffers.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/device.h"
 
@@ -54,31 +55,19 @@ public:
     [[nodiscard]] std::uint64_t downloaded() const { return downloaded_; }  // bytes
 
 private:
-    // A copy of a result after the last step, to host memory or to memory that is not aligned.
-    struct After {
-        void* host;
-        Address to;
-        Address from;
-        std::uint64_t bytes;
-    };
-    // A packed copy that the call makes.
-    struct Made {
-        CudaStorage* of;
+    // An operand in host memory, or not aligned for kernels, and the buffer that it is copied to or from.
+    template <class Byte>
+    struct Copied {
+        Byte* host;
+        Address at;  // 0 in host memory
         std::size_t buffer;
-        std::uint64_t version;
-        PackedKey key;
-        std::shared_ptr<PackedCopy> copy;
     };
 
-    void find_packed(std::size_t input, const InputLocation& operand);
     void mark_used();
-    void make_packed();
     [[nodiscard]] Address allocate(std::uint64_t bytes) const;
     void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
-    void copy_inputs(std::span<const InputLocation> inputs);
-    Address use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
-    // Returns true if a step fills a packed buffer whose copy exists already.
-    [[nodiscard]] bool is_left_out(std::size_t fills) const;
+    void copy_inputs();
+    CudaStorage& use(const Storage& storage);
     void step(const Clear& clear);
     void step(const Dispatch& dispatch);
     void step(const Loop& loop);
@@ -98,13 +87,11 @@ private:
     const Poll* poll_ = nullptr;
     const std::vector<LoadedKernel>* kernels_ = nullptr;
     Products* products_ = nullptr;
-    std::vector<Address> placements_;                  // of each buffer
-    std::vector<std::size_t> full_;                    // packed buffers whose copies exist already
-    std::vector<std::shared_ptr<PackedCopy>> packed_;  // all that the call uses
-    std::vector<Made> made_;
-    std::vector<CudaStorage*> used_, written_;            // the caller keeps them alive
-    std::vector<std::pair<std::size_t, Address>> moved_;  // inputs that are copied, and where from; 0 is the host
-    std::vector<After> after_;
+    std::vector<Address> placements_;  // of each buffer
+    CallBuffers<CudaStorage, PackedCopy> buffers_;
+    std::vector<CudaStorage*> used_, written_;  // the caller keeps them alive
+    std::vector<Copied<const void>> before_;    // inputs
+    std::vector<Copied<void>> after_;           // results
     Address temporary_ = 0;
     std::uint64_t temporary_bytes_ = 0, launched_ = 0, uploaded_ = 0, downloaded_ = 0;
 };

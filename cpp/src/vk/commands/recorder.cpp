@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "run/buffer_references.h"
-#include "vk/commands/relocate.h"
+#include "run/call_buffers.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -34,6 +34,11 @@ public:
 private:
     const raii::CommandBuffer* commands_;
 };
+
+// Copies the block to `to` with addresses in place of its buffer references.
+void relocate(const Block& block, std::span<const Slice> placements, std::byte* to) {
+    copy_with_addresses(block, placements.size(), to, [&](std::size_t buffer) { return placements[buffer].address; });
+}
 
 }  // namespace
 
@@ -231,12 +236,8 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice>
     return ready;
 }
 
-bool Recorder::is_left_out(std::size_t fills) const {
-    return fills != kNoBuffer && std::find(full_.begin(), full_.end(), fills) != full_.end();
-}
-
 void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
-    if (is_left_out(clear.fills)) {
+    if (is_left_out(full_, clear.fills)) {
         return;
     }
     if (clear.buffer >= placements.size()) {
@@ -254,7 +255,7 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
 }
 
 void Recorder::step(const Dispatch& dispatch, std::span<const Slice> placements) {
-    if (is_left_out(dispatch.fills)) {
+    if (is_left_out(full_, dispatch.fills)) {
         left_out_wait_ = left_out_wait_ || dispatch.after;
         return;
     }

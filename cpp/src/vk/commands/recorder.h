@@ -72,8 +72,6 @@ private:
     // Submits cached commands.
     Point submit(CachedCommands& cached);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
-    // Returns whether a step can be skipped, because it only fills a packed buffer that is full.
-    [[nodiscard]] bool is_left_out(std::size_t fills) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);

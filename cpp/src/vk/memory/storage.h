@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "run/packed_copies.h"
 #include "vk/memory/pool.h"
@@ -53,6 +54,10 @@ public:
     void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
     [[nodiscard]] Point uploaded() const { return uploaded_; }
 
+    // Returns nothing for memory of the host, of which there are no copies.
+    [[nodiscard]] std::optional<std::uint64_t> packed_version() const {
+        return slice().address == 0 ? std::nullopt : version();
+    }
     // Packed copies of the elements. The caller must hold the device's lock.
     [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
 

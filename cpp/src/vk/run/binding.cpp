@@ -14,8 +14,6 @@ namespace {
 constexpr std::uint64_t kSmallestImport = 256 << 10;
 // Larger results are copied to the host in parts, after the call.
 constexpr std::uint64_t kLargestFetch = 1 << 20;
-// Conversions load and store whole words, each of which holds two elements of a 16-bit type.
-constexpr std::uint64_t kWordBytes = 4;
 
 }  // namespace
 
@@ -33,14 +31,14 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
       plan_(plan),
       host_waits_(host_waits),
       process_(process_id()),
-      placements_(plan.buffers.size()) {}
+      placements_(plan.buffers.size()),
+      buffers_(plan) {}
 
 Binding::~Binding() {
     if (process_ != process_id()) {
         // A child forked by the call's poll must not use the driver, so the driver's objects leak.
         leak(std::move(imports_));
-        leak(std::move(packed_));
-        leak(std::move(made_));
+        leak(std::move(buffers_));
         return;
     }
     const Timeline& timeline = pools_.device->timeline();
@@ -54,70 +52,34 @@ Binding::~Binding() {
     pools_.results->give_back(std::move(fetched_), point_);
 }
 
-const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
-    if (index >= plan_.buffers.size() || plan_.buffers[index].role != role) {
-        throw std::out_of_range("the plan has no buffer of that role for an input or result");
-    }
-    return plan_.buffers[index];
-}
-
-void Binding::find_packed(std::span<const InputLocation> inputs) {
-    for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
-        if (!inputs[i].storage) {
-            continue;
-        }
-        PoolStorage& storage = pools_.own(*inputs[i].storage);
-        if (storage.slice().address == 0) {  // memory of the host
-            continue;
-        }
-        for (std::size_t at = 0; at < plan_.buffers.size(); ++at) {
-            const PlanBuffer& packed = plan_.buffers[at];
-            if (packed.role != Role::packed || packed.packing.input != plan_.inputs[i].second) {
-                continue;
-            }
-            PackedKey key{inputs[i].offset, plan_.buffers[plan_.inputs[i].second].bytes, packed.packing.layout};
-            std::shared_ptr<const PackedCopy> copy = storage.copies().find(key, storage.version());
-            if (copy) {
-                full_.push_back(at);
-            } else if (const auto version = storage.version()) {
-                copy = std::make_shared<const PackedCopy>(pools_.device, packed.bytes, *version);
-                made_.push_back({&storage, std::move(key), copy});
-            } else {
-                continue;
-            }
-            placements_[at] = copy->slice().part(0, packed.bytes);
-            packed_.push_back(std::move(copy));
-        }
-    }
-    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-        const Role role = plan_.buffers[i].role;
-        const bool placed = placements_[i].bytes != 0;
-        if (role == Role::scratch || role == Role::constant || (role == Role::packed && !placed)) {
-            in_arena_.push_back(i);
-        }
+void Binding::find_packed(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
+    check_operands(plan_, inputs, results);
+    buffers_.find_packed(inputs);
+    buffers_.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
+        return std::make_shared<const PackedCopy>(pools_.device, bytes, version);
+    });
+    for (const auto& each : buffers_.packed()) {
+        placements_[each.buffer] = each.copy->slice().part(0, plan_.buffers[each.buffer].bytes);
     }
     const std::uint64_t limit = pools_.device->timeline().device()->profile().max_allocation;
-    layout_ = vkrnn::place_scratch(plan_, in_arena_, kAlignment, limit / kAlignment * kAlignment);
+    buffers_.lay_out(kAlignment, limit / kAlignment * kAlignment, [](std::size_t /*buffer*/) { return false; });
 }
 
 void Binding::submitted(Point point) {
     use_until(point);
-    for (Made& each : made_) {
-        // Destroying the dropped copies returns their memory to the pool.
-        static_cast<void>(each.of->copies().keep(std::move(each.key), std::move(each.copy)));
-    }
+    static_cast<void>(buffers_.keep_packed());  // destroying the dropped copies returns their memory to the pool
 }
 
 std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
                                        std::span<const ResultLocation> results) const {
-    std::vector<std::uint64_t> sizes = layout_.pieces;
-    for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
-        if (!inputs[i].storage && plan_.inputs[i].second < plan_.buffers.size()) {
+    std::vector<std::uint64_t> sizes = buffers_.layout().pieces;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (!inputs[i].storage) {
             sizes.push_back(plan_.buffers[plan_.inputs[i].second].bytes);
         }
     }
-    for (std::size_t i = 0; i < std::min(results.size(), plan_.results.size()); ++i) {
-        if (!results[i].storage && plan_.results[i] < plan_.buffers.size()) {
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        if (!results[i].storage) {
             sizes.push_back(plan_.buffers[plan_.results[i]].bytes);
         }
     }
@@ -125,41 +87,39 @@ std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
 }
 
 void Binding::place_scratch(Arena& arena) {
-    if (!arena.fits(layout_.pieces)) {
+    const ScratchLayout& layout = buffers_.layout();
+    if (!arena.fits(layout.pieces)) {
         pools_.device->timeline().settle(pools_.device->timeline().submitted());
     }
     std::vector<Slice> pieces;
-    arena.place(layout_.pieces, pieces);
-    for (std::size_t i = 0; i < in_arena_.size(); ++i) {
-        const auto [piece, offset] = layout_.spots[i];
-        placements_[in_arena_[i]] = pieces[piece].part(offset, plan_.buffers[in_arena_[i]].bytes);
+    arena.place(layout.pieces, pieces);
+    for (std::size_t i = 0; i < layout.spots.size(); ++i) {
+        const std::size_t buffer = buffers_.scratch()[i];
+        placements_[buffer] = pieces[layout.spots[i].piece].part(layout.spots[i].offset, plan_.buffers[buffer].bytes);
     }
 }
 
 void Binding::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
                    const Poll& poll) {
-    if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
-        throw std::invalid_argument("the arrays do not match the plan");
-    }
     // Kernels load and store four elements at a time.
     const std::uint64_t alignment = 4 * storage_bytes(plan_.spec.dtype);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const std::uint64_t bytes = buffer(plan_.inputs[i].second, Role::input).bytes;
+        const std::uint64_t bytes = plan_.buffers[plan_.inputs[i].second].bytes;
         Slice& placement = placements_[plan_.inputs[i].second];
         if (!inputs[i].storage) {
             placement = bind_host(inputs[i].host, bytes, transfer, poll);
             continue;
         }
-        placement = slice_of(inputs[i].storage, inputs[i].offset, bytes);
         read_.push_back(&pools_.own(*inputs[i].storage));
-        if (placement.address == 0 || placement.address % alignment != 0) {
+        placement = read_.back()->slice().part(inputs[i].offset, bytes);
+        if (placement.address == 0 || !suits_kernels(placement.address, alignment)) {
             const Slice aligned = temporary(bytes, false);
             before_.push_back({placement, aligned});
             placement = aligned;
         }
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-        const std::uint64_t bytes = buffer(plan_.results[i], Role::result).bytes;
+        const std::uint64_t bytes = plan_.buffers[plan_.results[i]].bytes;
         Slice& placement = placements_[plan_.results[i]];
         if (!results[i].storage) {
             if (!host_waits_) {
@@ -168,25 +128,17 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
             placement = bind_host_result(results[i].host, bytes);
             continue;
         }
-        placement = slice_of(results[i].storage, results[i].offset, bytes);
         written_.push_back(&pools_.own(*results[i].storage));
+        placement = written_.back()->slice().part(results[i].offset, bytes);
         if (placement.address == 0) {  // memory of the host
             downloaded_ += bytes;
         }
-        if (placement.address == 0 || placement.address % alignment != 0 || bytes % kWordBytes != 0) {
+        if (placement.address == 0 || !suits_kernels(placement.address, alignment, bytes)) {
             const Slice aligned = temporary(bytes, false);
             after_.push_back({aligned, placement});
             placement = aligned;
         }
     }
-}
-
-Slice Binding::slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes) {
-    const PoolStorage& own = pools_.own(*storage);
-    if (offset > own.bytes() || bytes > own.bytes() - offset) {
-        throw std::out_of_range("a tensor extends beyond its storage");
-    }
-    return own.slice().part(offset, bytes);
 }
 
 Slice Binding::temporary(std::uint64_t bytes, bool idle) {
@@ -260,8 +212,8 @@ void Binding::use_until(Point point) {
     for (PoolStorage* storage : written_) {
         storage->write(point);
     }
-    for (const auto& copy : packed_) {
-        copy->use(point);
+    for (const auto& each : buffers_.packed()) {
+        each.copy->use(point);
     }
 }
 

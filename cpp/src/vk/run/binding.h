@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/scratch.h"
+#include "run/call_buffers.h"
 #include "vk/commands/recorder.h"
 #include "vk/commands/transfer.h"
 #include "vk/memory/arena.h"
@@ -35,8 +35,8 @@ public:
     Binding& operator=(const Binding&) = delete;
 
     // Finds existing packed copies of the call's arrays and allocates memory for missing ones, and decides which
-    // scratch buffers share memory. Call this first.
-    void find_packed(std::span<const InputLocation> inputs);
+    // scratch buffers share memory. Call this first. Throws std::logic_error if the operands do not fit the plan.
+    void find_packed(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
 
     // Returns the bytes that the call allocates in addition to arrays on the device and their packed copies.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputLocation> inputs,
@@ -47,15 +47,15 @@ public:
     void place_scratch(Arena& arena);
 
     // Binds every input and result. Inputs in host memory that the device cannot read in place are copied: directly if
-    // the host can map device memory, else through the transfer. Throws vk::SystemError, what Transfer::upload throws,
-    // and std::logic_error if the operands do not fit the plan.
+    // the host can map device memory, else through the transfer. Throws vk::SystemError, and what Transfer::upload
+    // throws.
     void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
               const Poll& poll);
 
     // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers filled by earlier calls, and the
     // copies before and after the plan's steps.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
-    [[nodiscard]] std::span<const std::size_t> full() const { return full_; }
+    [[nodiscard]] std::span<const std::size_t> full() const { return buffers_.full(); }
     [[nodiscard]] std::span<const SliceCopy> before() const { return before_; }
     [[nodiscard]] std::span<const SliceCopy> after() const { return after_; }
 
@@ -82,19 +82,11 @@ private:
         void* to;
         Slice from;
     };
-    // A packed copy that the call makes.
-    struct Made {
-        PoolStorage* of;
-        PackedKey key;
-        std::shared_ptr<const PackedCopy> copy;
-    };
-    [[nodiscard]] const PlanBuffer& buffer(std::size_t index, Role role) const;
     void use_until(Point point);
     Slice temporary(std::uint64_t bytes, bool idle);
     Slice bind_host_result(void* to, std::uint64_t bytes);
     Slice bind_host(const void* data, std::uint64_t bytes, Transfer& transfer, const Poll& poll);
     bool import(const void* data, std::uint64_t bytes, Slice& slice);
-    Slice slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
 
     const Pools pools_;
     Workers& workers_;
@@ -103,16 +95,12 @@ private:
     const long process_;
     Point point_ = 0;
     std::vector<Slice> placements_;
-    std::vector<std::size_t> in_arena_;  // buffers in the arena's memory
-    ScratchLayout layout_;               // of these
+    CallBuffers<PoolStorage, PackedCopy> buffers_;
     std::vector<SliceCopy> before_, after_;
     std::vector<Download> fetches_, downloads_;
     Pool::Pieces temporaries_, fetched_;
     std::vector<Allocation> imports_;
     std::vector<PoolStorage*> read_, written_;  // the caller keeps them alive
-    std::vector<std::size_t> full_;
-    std::vector<std::shared_ptr<const PackedCopy>> packed_;  // found or made
-    std::vector<Made> made_;
     std::uint64_t uploaded_ = 0, imported_ = 0, downloaded_ = 0;
 };
 
