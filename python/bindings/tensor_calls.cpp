@@ -257,7 +257,7 @@ void register_tensor_calls(py::module_& module) {
         .def_property_readonly("bytes", &TensorCall::bytes)
         .def("check_lengths", &TensorCall::check_lengths, py::arg("lengths"), py::call_guard<Inside>())
         .def("run", &TensorCall::run, py::arg("operands"), py::arg("results"), py::arg("stream"), py::arg("memory"),
-             py::arg("bytes"), py::arg("allocator"), py::call_guard<Inside>())
+             py::arg("count"), py::arg("allocator"), py::call_guard<Inside>())
         .def("run_on_host", &TensorCall::run_on_host, py::arg("operands"), py::arg("owner"), py::arg("dtype"),
              py::call_guard<Inside>());
 }

@@ -46,6 +46,7 @@ inline TensorShape shape_of(const Problem& problem, Argument argument) {
             case Axis::H: shape.push_back(H); break;
             case Axis::DH: shape.push_back(problem.D() * H); break;
             case Axis::GH: shape.push_back(problem.G() * H); break;
+            case Axis::CH: shape.push_back(problem.C() * H); break;
             case Axis::DGH: shape.push_back(problem.D() * problem.G() * H); break;
             case Axis::DCH: shape.push_back(problem.D() * problem.C() * H); break;
             case Axis::D: shape.push_back(problem.D()); break;

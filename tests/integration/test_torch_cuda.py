@@ -403,7 +403,7 @@ def test_mistakes() -> None:
         RuntimeError, match=r"input_weight: expected a tensor on cuda:0, where source is, got one on cpu"
     ):
         ours.lstm(**{**given, "input_weight": given["input_weight"].cpu()})
-    with pytest.raises(TypeError, match="expected tensors of float16, bfloat16, float32 or float64"):
+    with pytest.raises(TypeError, match="expected dtype float32, float64, float16 or bfloat16, got int32"):
         ours.lstm(**{name: tensor.int() for name, tensor in given.items()})
     with pytest.raises(ValueError, match="recurrent_weight"):
         ours.lstm(given["source"], given["recurrent_weight"][:5])

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
 from vkrnn.convert._torch_layout import GATES, torch_mode  # noqa: E402
-from vkrnn.torch._network import compute_network, compute_network_backward  # noqa: E402
+from vkrnn.torch._network import Inputs, compute_network, compute_network_backward  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
 MODES = ["LSTM", "GRU", "RNN_TANH", "GRU reset_after=False", "LSTM output_peephole_new_cell=True"]
@@ -56,7 +56,7 @@ def test_a_network_is_that_in_host_memory(
     h_0, c_0 = [*([] if few else tensors_of(*[state] * (1 + lstm))), None, None][:2]
     masks = [] if few else tensors_of(*[(1, N, directions * H)] * layers)
     between = [] if few else tensors_of(*[(T, N, directions * H)] * (layers - 1))
-    inputs = (*tensors_of((T, N, I)), weights, h_0, c_0, masks, between, None, mode, layers)
+    inputs = Inputs(*tensors_of((T, N, I)), weights, h_0, c_0, masks, between, None, mode, layers, 0)
     above = [*tensors_of((T, N, directions * H)), *([] if few else tensors_of(*[state] * (1 + lstm))), None, None][:3]
     for trained in range(layers + 1):
         found = []
@@ -64,10 +64,12 @@ def test_a_network_is_that_in_host_memory(
             with monkeypatch.context() as patch:
                 if in_place:
                     cuda_on_cpu.install(patch)
-                output, *last, kept = compute_network(*inputs, trained)
+                each = inputs._replace(trained=trained)
+                output, *last, kept = compute_network(each)
                 found.append([output, *last, *kept])
                 if trained < layers:
-                    d_source, d_weights, *d_states = compute_network_backward(*above, output, kept, *inputs, trained)
+                    last_output = output if name == "GRU" else None
+                    d_source, d_weights, *d_states = compute_network_backward(tuple(above), last_output, kept, each)
                     found[-1] += [d_source, *d_weights, *d_states]
                     assert (d_source is None) == (trained > 0)
         assert_same(*found)
@@ -97,29 +99,31 @@ def test_lengths(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa
     """Lengths are checked in the host's memory. The call reads a copy of them on the device."""
     lengths = torch.tensor([4, 3, 1])
     source = drawn(int(lengths.sum()), I) if packed else drawn(T, N, I)
-    weights = [drawn(4 * H, I), drawn(4 * H, H)]
-    wanted = compute_network(source, weights, None, None, [], [], lengths, "LSTM", 1, 0)
+    inputs = Inputs(source, [drawn(4 * H, I), drawn(4 * H, H)], None, None, [], [], lengths, "LSTM", 1, 0)
+    wanted = compute_network(inputs)
     cuda_on_cpu.install(monkeypatch)
-    monkeypatch.setattr("vkrnn.torch._network._stays_packed", lambda *_: False)
+    monkeypatch.setattr("vkrnn.torch._network._stays_packed", lambda _: False)
     live = torch.arange(T).unsqueeze(1) < lengths
-    for one, other in ((lengths, wanted), (lengths.to(torch.int32), wanted)):
-        got = compute_network(source, weights, None, None, [], [], one, "LSTM", 1, 0)
-        for tensor, expected in zip([got[0], *got[3]], [other[0], *other[3]], strict=True):
+    for dtype in (torch.int64, torch.int32):
+        got = compute_network(inputs._replace(lengths=lengths.to(dtype)))
+        for tensor, expected in zip([got[0], *got[3]], [wanted[0], *wanted[3]], strict=True):
             assert torch.equal(*(each if packed else each[live] for each in (tensor, expected)))
-        for tensor, expected in zip(got[1:3], other[1:3], strict=True):
+        for tensor, expected in zip(got[1:3], wanted[1:3], strict=True):
             assert torch.equal(tensor, expected)
     for wrong in (lengths + 1, lengths - 2):
         with pytest.raises(ValueError, match=r"\[lstm\] lengths: expected "):
-            compute_network(drawn(T, N, I), weights, None, None, [], [], wrong, "LSTM", 1, 0)
+            compute_network(inputs._replace(source=drawn(T, N, I), lengths=wrong))
 
 
 def test_tensors_on_another_device_are_refused() -> None:
     """So are states and biases with too few elements."""
-    source, weights = drawn(T, N, I), [drawn(4 * H, I), drawn(4 * H, H)]
+    weights = [drawn(4 * H, I), drawn(4 * H, H)]
+    inputs = Inputs(drawn(T, N, I), weights, None, None, [], [], None, "LSTM", 1, 1)
     with pytest.raises(RuntimeError) as error:
-        compute_network(source, [*weights, drawn(4 * H).to("meta"), drawn(4 * H)], None, None, [], [], None, "LSTM", 1, 1)
+        compute_network(inputs._replace(weights=[*weights, drawn(4 * H).to("meta"), drawn(4 * H)]))
     assert str(error.value) == "[vkrnn.torch.lstm] bias: expected a tensor on cpu, where source is, got one on meta"
     with pytest.raises(ValueError, match=r"\[lstm\] recurrent_bias: expected shape \[4H\] = \[24\], got \[23\]"):
-        compute_network(source, [*weights, drawn(4 * H), drawn(4 * H - 1)], None, None, [], [], None, "LSTM", 1, 1)
-    with pytest.raises(ValueError, match=r"\[lstm\] init_state: expected shape \[1, N, H\] = \[1, 3, 6\], got \[1, 2, 6\]"):
-        compute_network(source, weights, drawn(1, N - 1, H), None, [], [], None, "LSTM", 1, 1)
+        compute_network(inputs._replace(weights=[*weights, drawn(4 * H), drawn(4 * H - 1)]))
+    wanted = r"\[lstm\] init_state: expected shape \[1, N, H\] = \[1, 3, 6\], got \[1, 2, 6\]"
+    with pytest.raises(ValueError, match=wanted):
+        compute_network(inputs._replace(h_0=drawn(1, N - 1, H)))

@@ -120,7 +120,9 @@ def test_gradients_of_a_repeated_call(
         for repeats in (False, True):
             source = x.clone().requires_grad_()
             states = (
-                () if hx is None else tuple(one.clone().requires_grad_() for one in (hx if type(hx) is tuple else (hx,)))
+                ()
+                if hx is None
+                else tuple(one.clone().requires_grad_() for one in (hx if type(hx) is tuple else (hx,)))
             )
             given = None if hx is None else states if type(hx) is tuple else states[0]
             results = (kept.call if repeats else lambda module, *rest: module._compute(*rest))(module, source, given)
@@ -382,10 +384,10 @@ def test_gradients_after_the_device_was_closed(device: SimpleNamespace) -> None:
     """If the device was closed after the forward pass, a new plan computes the gradients, on a device that is open."""
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
     kept, gradients = kept_of(module, x), []
+    other = type(device)(**{**vars(device), "_open": lambda _: other})
     for closes in (False, True):
         output, _ = kept.call(module, x, None)
         if closes:
-            other = type(device)(**{**vars(device), "_open": lambda _: other})
             device._open = lambda _: other
             device.closed = True
         (found,) = torch.autograd.grad(output.sum(), module.weight_ih_l0)

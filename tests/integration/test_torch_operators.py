@@ -66,7 +66,10 @@ def draw(
         weights += [some(*shape, requires=layer >= trained) for shape in shapes]
     first = trained == 0
     state = layers * D, N, H
-    h_0, c_0 = some(*state, requires=first) if hx else None, some(*state, requires=first) if hx and mode == "LSTM" else None
+    h_0, c_0 = (
+        some(*state, requires=first) if hx else None,
+        some(*state, requires=first) if hx and mode == "LSTM" else None,
+    )
     ends = torch.tensor([4, 1, 3]) if lengths else None
     masks = [some(1, N, D * H, requires=False) for _ in range(layers)] if options else []
     between = [some(T, N, D * H, requires=False) for _ in range(layers - 1)] if options else []

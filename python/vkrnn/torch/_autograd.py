@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 from vkrnn.convert._torch_layout import descriptor
 from vkrnn.torch._calls import Planned
 from vkrnn.torch._network import (
+    Inputs,
     compute_network,
     compute_network_backward,
     keeps_outputs,
     network,
     network_backward,
     results_of,
-    weights_of,
 )
 from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
 
@@ -69,29 +69,30 @@ class Form(NamedTuple):
     masks: int
     between: int
 
-    def nested(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """Return tensors as the operators take them, up to the lengths."""
+    @classmethod
+    def of(cls, inputs: Inputs) -> tuple[Form, list[Any]]:
+        """Return the form of a call, and its tensors one by one."""
+        source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained = inputs
+        tensors = [source, *weights, h_0, c_0, *masks, *between, lengths]
+        return cls(mode, layers, trained, len(weights), len(masks), len(between)), tensors
+
+    def inputs(self, flat: Sequence[Any]) -> Inputs:
+        """Return the arguments as the operators take them."""
         first = 1 + self.weights
         masks = first + 2 + self.masks
-        return (
+        between = masks + self.between
+        return Inputs(
             flat[0],
             list(flat[1:first]),
-            *flat[first : first + 2],
+            flat[first],
+            flat[first + 1],
             list(flat[first + 2 : masks]),
-            list(flat[masks : masks + self.between]),
-            flat[masks + self.between],
+            list(flat[masks:between]),
+            flat[between],
+            self.mode,
+            self.layers,
+            self.trained,
         )
-
-    @property
-    def numbers(self) -> tuple[str, int, int]:
-        """The operators' last arguments."""
-        return self.mode, self.layers, self.trained
-
-
-def _flat(inputs: Sequence[Any]) -> list[Any]:
-    """Return the tensors of the operators' arguments one by one, without the numbers."""
-    source, weights, h_0, c_0, masks, between, lengths = inputs
-    return [source, *weights, h_0, c_0, *masks, *between, lengths]
 
 
 class ReverseModeOnly(torch.autograd.Function):
@@ -109,7 +110,7 @@ class _Network(ReverseModeOnly):
     @staticmethod
     def forward(ctx: Any, form: Form, _planned: None, *tensors: Any) -> tuple[Tensor | None, ...]:
         """Call `network`."""
-        output, h_n, c_n, kept = at_lower_levels(network, (*form.nested(tensors), *form.numbers))
+        output, h_n, c_n, kept = at_lower_levels(network, form.inputs(tensors))
         return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
 
     @staticmethod
@@ -126,7 +127,7 @@ class _PlainNetwork(_Network):
     def forward(ctx: Any, form: Form, planned: Planned | None, *tensors: Any) -> tuple[Tensor | None, ...]:
         """Call `compute_network`, or run a plan on contiguous tensors without lengths."""
         if planned is None:
-            output, h_n, c_n, kept = compute_network(*form.nested(tensors), *form.numbers)
+            output, h_n, c_n, kept = compute_network(form.inputs(tensors))
         else:
             addresses = [each.data_ptr() for each in tensors if each is not None]
             output, h_n, c_n, kept = results_of(planned.kind, planned.run(tensors[0], addresses))
@@ -159,27 +160,24 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
     for number, bias in ctx.given.items():  # of those that were not saved, or as copies
         if bias is not None:
             tensors[number] = bias if tensors[number] is None else connected(tensors[number], bias)
-    nested = form.nested(tensors)
+    inputs = form.inputs(tensors)
     if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
-        if _versions(form, nested[1]) != ctx.bias_versions:
+        if _versions(form, inputs.weights) != ctx.bias_versions:
             raise RuntimeError(_CHANGED)
         with torch.no_grad():  # the caller has changed the output in place
-            output, *_ = network(*nested, form.mode, form.layers, form.layers)
-    if not form.mode.startswith("LSTM"):
-        d_c_n = None
-    above = d_output, d_h_n, d_c_n
-    given = *above, output, list(kept), *nested, *form.numbers
+            output, *_ = network(*inputs._replace(trained=form.layers))
+    above = d_output, d_h_n, d_c_n if form.mode.startswith("LSTM") else None
     if _are_batched(above):
-        d_source, *others = _batched_gradients(given)
-    elif torch.is_grad_enabled() or not is_plain((*above, output, *kept, *tensors)):
-        d_source, d_weights, *d_states = network_backward(*given)
-        others = [*d_weights, *d_states]
+        found = _batched_gradients(*above, output, list(kept), inputs)
     else:
-        d_source, d_weights, *d_states = compute_network_backward(*given)
-        others = [*d_weights, *d_states]
-    frozen = range(1, 1 + form.trained * (form.weights // form.layers))
-    found: list[Tensor | None] = [None if form.trained else d_source, *others]
-    found = [None if tensor is None or at in frozen else one for at, (tensor, one) in enumerate(zip(tensors, found))]  # noqa: B905
+        if torch.is_grad_enabled() or not is_plain((*above, output, *kept, *tensors)):
+            d_source, d_weights, *d_states = network_backward(*above, output, list(kept), *inputs)
+        else:
+            d_source, d_weights, *d_states = compute_network_backward(above, output, kept, inputs)
+        found = [d_source, *d_weights, *d_states]
+    for number in range(1 + form.trained * inputs.each if form.trained else 0):
+        found[number] = None  # of frozen layers
+    found = [None if tensor is None else one for tensor, one in zip(tensors, found, strict=False)]
     return found + [None] * (len(tensors) - len(found))
 
 
@@ -193,24 +191,25 @@ _calls: dict[int, tuple[Any, ...]] = {}  # of operators that PyTorch calls once 
 _numbers = itertools.count()
 
 
-def _batched_gradients(given: tuple[Any, ...]) -> list[Tensor | None]:
+def _batched_gradients(*given: Any) -> list[Tensor | None]:
     """Call `network_backward` for each of many upstream gradients. PyTorch does so with operators without lists."""
+    *above, output, kept, inputs = given
     number = next(_numbers)
-    _calls[number] = given
+    _calls[number] = output, kept, *inputs
     try:
-        together = torch.ops.vkrnn.joined_gradients(*given[:3], number)
+        together = torch.ops.vkrnn.joined_gradients(*above, number)
     finally:
         del _calls[number]
-    _, _, _, _, _, source, weights, h_0, c_0, *_, layers, trained = given
-    frozen = trained * (len(weights) // layers)
-    likes = [None if trained else source, *[None] * frozen, *weights[frozen:], h_0, c_0]
+    frozen = inputs.trained * inputs.each
+    first = None if frozen else inputs.source
+    likes = [first, *[None] * frozen, *inputs.weights[frozen:], inputs.h_0, inputs.c_0]
     parts = iter(together.split([each.numel() for each in likes if each is not None]))
     return [None if each is None else next(parts).view(each.shape) for each in likes]
 
 
 def _joined_gradients(d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, number: int) -> Tensor:
     """Return the gradients of `network_backward` as one vector."""
-    d_source, d_weights, *d_states = network_backward(d_output, d_h_n, d_c_n, *_calls[number][3:])
+    d_source, d_weights, *d_states = network_backward(d_output, d_h_n, d_c_n, *_calls[number])
     return torch.cat([each.flatten() for each in (d_source, *d_weights, *d_states)])
 
 
@@ -298,18 +297,16 @@ def _require_gradients(inputs: Sequence[Any]) -> bool:
     )
 
 
-def first_with_gradients(
-    source: Tensor, weights: Sequence[Tensor], h_0: Tensor | None, c_0: Tensor | None, layers: int
-) -> int:
+def first_with_gradients(inputs: Inputs) -> int:
     """Return the first layer with gradients, or the number of layers if there is none."""
     if not torch.is_grad_enabled():
-        return layers
-    if any(each is not None and each.requires_grad for each in (source, h_0, c_0)):
+        return inputs.layers
+    if _require_gradients((inputs.source, inputs.h_0, inputs.c_0)):
         return 0
-    for number, weight in enumerate(weights):
+    for number, weight in enumerate(inputs.weights):
         if weight.requires_grad:
-            return number // (len(weights) // layers)
-    return layers
+            return number // inputs.each
+    return inputs.layers
 
 
 def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -330,10 +327,8 @@ def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., An
 
 def _apply_network(*inputs: Any) -> tuple[Any, ...]:
     """Call `_Network` with the operator's arguments, and return the operator's results."""
-    source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained = inputs
-    form = Form(mode, layers, trained, len(weights), len(masks), len(between))
-    apply = super(torch.autograd.Function, _Network).apply
-    output, h_n, c_n, *kept = apply(form, None, *_flat((source, weights, h_0, c_0, masks, between, lengths)))
+    form, tensors = Form.of(Inputs(*inputs))
+    output, h_n, c_n, *kept = super(torch.autograd.Function, _Network).apply(form, None, *tensors)
     return output, h_n, c_n, kept
 
 
@@ -343,16 +338,16 @@ def _apply_network_backward(*inputs: Any) -> tuple[Any, ...]:
     return d_source, d_weights, d_h_0, d_c_0
 
 
-def _network_vmap(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+def _network_vmap(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
     """Compute `network` for many inputs as one batch.
 
     Packed inputs, and layers with many weights, are computed one after the other.
     """
-    source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained = inputs
+    inputs = Inputs(*given)
     # Under torch.vmap, a module cannot see whether its parameters require gradients.
-    trained = min(trained, first_with_gradients(source, weights, h_0, c_0, layers))
-    if source.dim() - (in_dims[0] is not None) == 2:
-        found = one_by_one(network, info, in_dims, (*inputs[:-1], trained))
+    inputs = inputs._replace(trained=min(inputs.trained, first_with_gradients(inputs)))
+    if inputs.source.dim() - (in_dims[0] is not None) == 2:
+        found = one_by_one(network, info, in_dims, inputs)
         return found, pytree.tree_map(lambda _: 0, found)
 
     def in_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:
@@ -361,35 +356,42 @@ def _network_vmap(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any,
             return None
         return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
-    each = len(weights) // layers
+    layers, trained, each = inputs.layers, inputs.trained, inputs.each
     many = [any(dim is not None for dim in in_dims[1][each * layer : each * (layer + 1)]) for layer in range(layers)]
-    tensors = source, h_0, c_0, *masks, *between, lengths
-    dims = in_dims[0], *in_dims[2:4], *in_dims[4], *in_dims[5], in_dims[6]
-    x, h_0, c_0, *others, lengths = map(in_front, tensors, dims)
-    masks, between = others[: len(masks)], others[len(masks) :]
+    x, h_0, c_0, lengths = (in_front(inputs[at], in_dims[at]) for at in (0, 2, 3, 6))
+    masks = list(map(in_front, inputs.masks, in_dims[4]))
+    between = list(map(in_front, inputs.between, in_dims[5]))
     outputs: dict[int, Tensor] = {}
     z_states, cells, h_n, c_n = [], [], [], []
     for is_many, group in itertools.groupby(range(layers), many.__getitem__):
         first, *more = group
         count = 1 + len(more)
         end = first + count
-        states = [_part(state, first, count, layers) for state in (h_0, c_0)]
-        given = x, weights[first * each : end * each], *states, masks[first:end], between[first : end - 1], lengths
-        numbers = mode, count, min(max(trained - first, 0), count)
+        part = Inputs(
+            x,
+            inputs.weights[first * each : end * each],
+            _part(h_0, first, count, layers),
+            _part(c_0, first, count, layers),
+            masks[first:end],
+            between[first : end - 1],
+            lengths,
+            inputs.mode,
+            count,
+            min(max(trained - first, 0), count),
+        )
         if is_many:
-            part_dims = pytree.tree_map(lambda tensor: None if tensor is None else 0, given)
-            part_dims = part_dims[0], list(in_dims[1][first * each : end * each]), *part_dims[2:], None, None, None
-            found = one_by_one(network, info, part_dims, (*given, *numbers))
+            dims = pytree.tree_map(lambda value: 0 if isinstance(value, Tensor) else None, tuple(part))
+            dims = dims[0], list(in_dims[1][first * each : end * each]), *dims[2:]
+            x, *ends, kept = one_by_one(network, info, dims, part)
         else:
-            found = _as_one_batch(given, numbers, info.batch_size)
-        x, *ends, kept = found
+            x, *ends, kept = _as_one_batch(part, info.batch_size)
         h_n.append(ends[0])
         c_n.append(ends[1])
-        inner = keeps_outputs(*numbers[1:])
+        inner = keeps_outputs(count, part.trained)
         outputs |= {first + layer: kept[at] for at, layer in enumerate(inner)}
         outputs[end - 1] = x
-        z_states += kept[len(inner) : len(inner) + count - numbers[2]]
-        cells += kept[len(inner) + count - numbers[2] :]
+        z_states += kept[len(inner) : len(inner) + count - part.trained]
+        cells += kept[len(inner) + count - part.trained :]
         if end < layers and between:
             x = x * between[end - 1]
     kept = [*(outputs[layer] for layer in keeps_outputs(layers, trained)), *z_states, *cells]
@@ -402,13 +404,13 @@ def _part(state: Tensor | None, first: int, count: int, layers: int) -> Tensor |
     return None if state is None else state.unflatten(1, (layers, -1))[:, first : first + count].flatten(1, 2)
 
 
-def _as_one_batch(given: Sequence[Any], numbers: tuple[str, int, int], B: int) -> Any:
+def _as_one_batch(inputs: Inputs, B: int) -> Any:
     """Call `network` once for B examples, whose axis is in front of all tensors but the weights."""
-    x, weights, h_0, c_0, masks, between, lengths = given
 
     def folded(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.movedim(0, 1).flatten(1, 2)
 
+    x, weights, h_0, c_0, masks, between, lengths, *numbers = inputs
     tensors = folded(x), weights, folded(h_0), folded(c_0), list(map(folded, masks)), list(map(folded, between))
     found = network(*tensors, None if lengths is None else lengths.flatten(), *numbers)
     return pytree.tree_map(  # an absent c_n has one axis

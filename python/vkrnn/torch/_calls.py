@@ -25,7 +25,7 @@ ALL = -1
 """The layer of tensors that have equal parts for all layers."""
 
 _WHERE = "[vkrnn.torch]"
-_NUMPY = {
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float16: np.dtype(np.int16),  # bits
     torch.bfloat16: np.dtype(np.int16),
     torch.float32: np.dtype(np.float32),
@@ -52,7 +52,7 @@ class Kind:
 
     __slots__ = ("cell", "descriptor", "gradients", "layers", "names", "packed", "torch_layout", "trained")
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         cell: str,
         descriptor: Any,
@@ -92,12 +92,12 @@ class Planned(NamedTuple):
             found = [torch.from_numpy(array) for array in arrays]
             if source.itemsize == 2:
                 found = [each.view(source.dtype) for each in found]
-        kind, results = self.kind, dict(zip(self.names, found, strict=True))
+        kind, named = self.kind, dict(zip(self.names, found, strict=True))
         if kind.gradients and kind.trained:
-            for (_, layer), tensor in results.items():
+            for (_, layer), tensor in named.items():
                 if layer == ALL:
                     tensor.unflatten(0, (kind.layers, -1))[: kind.trained].zero_()  # of layers without gradients
-        return results
+        return named
 
 
 class _Numbers:
@@ -158,7 +158,7 @@ def run(kind: Kind, tensors: Sequence[Tensor], lengths: Tensor | None = None) ->
 
 
 @functools.lru_cache(maxsize=1024)
-def _planned(  # noqa: PLR0913
+def _planned(
     device: _core.Device,
     owner: Device,
     kind: Kind,
@@ -195,7 +195,7 @@ def _planned(  # noqa: PLR0913
 
 def _in_place(source: Tensor) -> bool:
     """Return whether a call runs where its tensors are, on a CUDA device."""
-    return source.is_cuda
+    return bool(source.is_cuda)
 
 
 def _function(kind: Kind) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,21 +27,58 @@ from vkrnn.torch._calls import ALL, KEYS, Kind, Planned, keep_until_read, on_dev
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = [
+    "Inputs",
     "compute_network",
     "compute_network_backward",
     "keeps_outputs",
     "network",
     "network_backward",
+    "plan_network",
     "register",
-    "weights_of",
+    "results_of",
 ]
 
-Optional = Tensor | None
-Gradients = tuple[Optional, list[Optional], Optional, Optional]
+Outputs = tuple[Tensor, Tensor, Tensor | None, list[Tensor]]
+"""The output [T, N, DH], h_n and c_n [LD, N, H], and what the gradients need. c_n is None unless the cells are LSTMs.
+
+The operator returns an empty tensor instead of None."""
+
+Gradients = tuple[Tensor | None, list[Tensor | None], Tensor | None, Tensor | None]
 """With respect to the source, the weights, h_0 and c_0. Those of frozen layers and of absent arguments are None."""
 
 
-def weights_of(each: int) -> list[str]:
+class Inputs(NamedTuple):
+    """The arguments of `network`. Layers before `trained` have no gradients, so that nothing is kept for them."""
+
+    source: Tensor
+    weights: list[Tensor]
+    h_0: Tensor | None
+    c_0: Tensor | None
+    masks: list[Tensor]
+    between: list[Tensor]
+    lengths: Tensor | None
+    mode: str
+    layers: int
+    trained: int
+
+    @property
+    def each(self) -> int:
+        """The number of a layer's weights."""
+        return len(self.weights) // self.layers
+
+    @property
+    def directions(self) -> int:
+        """D."""
+        rows, H = self.weights[1].shape
+        return int(rows // (GATES[torch_mode(self.mode)] * H))
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether sequences are packed."""
+        return bool(self.source.dim() == 2)
+
+
+def _weights_of(each: int) -> list[str]:
     """Return the names of a layer's weights, by their number."""
     biases = ["bias", "recurrent_bias"] if each >= 4 else []
     return ["input_weight", "recurrent_weight", *biases, *(["peephole"] if each % 2 else [])]
@@ -53,7 +90,7 @@ def keeps_outputs(layers: int, trained: int) -> range:
 
 
 @functools.lru_cache(maxsize=1024)
-def _kind(  # noqa: PLR0913
+def _kind(
     mode: str,
     D: int,
     layers: int,
@@ -67,7 +104,7 @@ def _kind(  # noqa: PLR0913
 ) -> Kind:
     """Return the kind of a call. `above` says which upstream gradients there are; it is None in a forward call."""
     name = torch_mode(mode)
-    names = [("source", 0), *((weight, layer) for layer in range(layers) for weight in weights_of(each))]
+    names = [("source", 0), *((weight, layer) for layer in range(layers) for weight in _weights_of(each))]
     names += [(state, ALL) for state, given in zip(("init_state", "init_cell"), states, strict=True) if given]
     names += [("mask", layer) for layer in range(layers)] if masks else []
     names += [("between", layer) for layer in range(layers - 1)] if between else []
@@ -92,88 +129,46 @@ def _kind(  # noqa: PLR0913
     )
 
 
-def plan_network(
-    source: Tensor,
-    weights: Sequence[Tensor],
-    h_0: Optional,
-    c_0: Optional,
-    masks: Sequence[Tensor],
-    between: Sequence[Tensor],
-    lengths: Optional,
-    mode: str,
-    layers: int,
-    trained: int,
-) -> tuple[Planned, list[Tensor]]:
-    """Check a forward call; see `plan`."""
-    kind, tensors = _forward(source, weights, h_0, c_0, masks, between, mode, layers, trained)
-    return plan(kind, tensors, lengths)
-
-
-def _forward(
-    source: Tensor,
-    weights: Sequence[Tensor],
-    h_0: Optional,
-    c_0: Optional,
-    masks: Sequence[Tensor],
-    between: Sequence[Tensor],
-    mode: str,
-    layers: int,
-    trained: int,
-    above: tuple[bool, bool, bool] | None = None,
-) -> tuple[Kind, list[Tensor]]:
-    each = len(weights) // layers
+def _call_of(inputs: Inputs, above: tuple[bool, bool, bool] | None = None) -> tuple[Kind, list[Tensor]]:
+    """Return a call's kind, and the operands that forward and backward calls have in common."""
+    states = inputs.h_0, inputs.c_0
+    given = [state is not None for state in states]
     kind = _kind(
-        mode,
-        _directions(weights, mode),
-        layers,
-        each,
-        trained,
-        (h_0 is not None, c_0 is not None),
-        bool(masks),
-        bool(between),
-        source.dim() == 2,
+        inputs.mode,
+        inputs.directions,
+        inputs.layers,
+        inputs.each,
+        inputs.trained,
+        (given[0], given[1]),
+        bool(inputs.masks),
+        bool(inputs.between),
+        inputs.is_packed,
         above,
     )
-    states = [state for state in (h_0, c_0) if state is not None]
-    return kind, [source, *weights, *states, *masks, *between]
+    there = [state for state in states if state is not None]
+    return kind, [inputs.source, *inputs.weights, *there, *inputs.masks, *inputs.between]
 
 
-def _directions(weights: Sequence[Tensor], mode: str) -> int:
-    rows, H = weights[1].shape
-    return int(rows // (GATES[torch_mode(mode)] * H))
+def plan_network(inputs: Inputs) -> Planned:
+    """Check and plan a forward call; see `plan`."""
+    kind, tensors = _call_of(inputs)
+    planned, _ = plan(kind, tensors, inputs.lengths)
+    return planned
 
 
 @unseen_by_dynamo
-def compute_network(
-    source: Tensor,
-    weights: Sequence[Tensor],
-    h_0: Optional,
-    c_0: Optional,
-    masks: Sequence[Tensor],
-    between: Sequence[Tensor],
-    lengths: Optional,
-    mode: str,
-    layers: int,
-    trained: int,
-) -> tuple[Tensor, Tensor, Optional, list[Tensor]]:
-    """Return the output [T, N, DH], h_n and c_n [LD, N, H], and what the gradients need.
-
-    Layers before `trained` have no gradients, so that nothing is kept for them. c_n is None unless the cells are LSTMs;
-    the operator returns an empty tensor instead.
-    """
-    if lengths is not None and source.dim() == 2 and not _stays_packed(source, masks):
-        padding = _Padding(lengths, source.device)
-        padded = padding.pad(source), weights, h_0, c_0, masks, padding.pad_all(between)
-        output, h_n, c_n, kept = compute_network(*padded, lengths, mode, layers, trained)
+def compute_network(inputs: Inputs) -> Outputs:
+    """Compute the layers."""
+    padding = _Padding.of(inputs)
+    if padding is not None:
+        output, h_n, c_n, kept = compute_network(padding.padded(inputs))
         return padding.pack(output), h_n, c_n, [padding.pack(each) for each in kept]
-    kind, tensors = _forward(source, weights, h_0, c_0, masks, between, mode, layers, trained)
-    return results_of(kind, run(kind, tensors, lengths))
+    kind, tensors = _call_of(inputs)
+    return results_of(kind, run(kind, tensors, inputs.lengths))
 
 
-def results_of(
-    kind: Kind, found: dict[tuple[str, int], Tensor]
-) -> tuple[Tensor, Tensor, Optional, list[Tensor]]:
-    """Return the results of a forward call as `compute_network` does."""
+def results_of(kind: Kind, found: dict[tuple[str, int], Tensor]) -> Outputs:
+    """Return the results of a forward call by name as `Outputs`."""
     layers, trained = kind.layers, kind.trained
     kept = [found["output", layer] for layer in keeps_outputs(layers, trained)]
     kept += [found["z_state", layer] for layer in range(trained, layers)]
@@ -182,25 +177,16 @@ def results_of(
     return found["output", layers - 1], found["last_state", ALL], found.get(("last_cell", ALL)), kept
 
 
-def _compute_shapes(
-    source: Tensor,
-    weights: Sequence[Tensor],
-    _h_0: Optional,
-    _c_0: Optional,
-    _masks: Sequence[Tensor],
-    _between: Sequence[Tensor],
-    lengths: Optional,
-    mode: str,
-    layers: int,
-    trained: int,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    (gates, H), D = weights[1].shape, _directions(weights, mode)
+def _compute_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    inputs = Inputs(*given)
+    source, layers, D = inputs.source, inputs.layers, inputs.directions
+    gates, H = inputs.weights[1].shape
     *rows, _ = source.shape  # T and N, or the sum of the lengths
-    N = rows[-1] if len(rows) == 2 else lengths.shape[0]  # type: ignore[union-attr]
-    lstm = torch_mode(mode) == "LSTM"
-    widths = [D * H for _ in keeps_outputs(layers, trained)]
-    widths += [gates] * (layers - trained)
-    widths += [D * H] * (layers - trained) if lstm else []
+    N = rows[-1] if inputs.lengths is None or not inputs.is_packed else inputs.lengths.shape[0]
+    lstm = torch_mode(inputs.mode) == "LSTM"
+    widths = [D * H for _ in keeps_outputs(layers, inputs.trained)]
+    widths += [gates] * (layers - inputs.trained)
+    widths += [D * H] * (layers - inputs.trained) if lstm else []
     state = layers * D, N, H
     return (
         source.new_empty(*rows, D * H),
@@ -212,64 +198,43 @@ def _compute_shapes(
 
 @unseen_by_dynamo
 def compute_network_backward(
-    d_output: Optional,
-    d_h_n: Optional,
-    d_c_n: Optional,
-    output: Optional,
+    above: tuple[Tensor | None, Tensor | None, Tensor | None],
+    output: Tensor | None,
     kept: Sequence[Tensor],
-    source: Tensor,
-    weights: Sequence[Tensor],
-    h_0: Optional,
-    c_0: Optional,
-    masks: Sequence[Tensor],
-    between: Sequence[Tensor],
-    lengths: Optional,
-    mode: str,
-    layers: int,
-    trained: int,
+    inputs: Inputs,
 ) -> Gradients:
-    """Return the gradients. Only GRUs need the output, of the last layer."""
-    if lengths is not None and source.dim() == 2 and not _stays_packed(source, masks):
-        padding = _Padding(lengths, source.device)
-        up = None if d_output is None else padding.pad(d_output)
-        last = None if output is None else padding.pad(output)
-        sequences = padding.pad_all(kept), padding.pad(source)
-        given = up, d_h_n, d_c_n, last, *sequences, weights, h_0, c_0, masks, padding.pad_all(between)
-        d_source, *others = compute_network_backward(*given, lengths, mode, layers, trained)
+    """Return the gradients. `above` are those with respect to output, h_n and c_n. Only GRUs need the output."""
+    padding = _Padding.of(inputs)
+    if padding is not None:
+        up, last = (None if each is None else padding.pad(each) for each in (above[0], output))
+        padded = (up, *above[1:]), last, [padding.pad(each) for each in kept], padding.padded(inputs)
+        d_source, *others = compute_network_backward(*padded)
         return None if d_source is None else padding.pack(d_source), *others  # type: ignore[return-value]
-    keep_until_read(source, *weights, h_0, c_0, *masks, *between)
-    lstm, gru = torch_mode(mode) == "LSTM", torch_mode(mode) == "GRU"
-    upstream = d_output, d_h_n, d_c_n if lstm else None
-    above = tuple(each is not None for each in upstream)
-    kind, tensors = _forward(source, weights, h_0, c_0, masks, between, mode, layers, trained, above)  # type: ignore[arg-type]
-    tensors += [each for each in upstream if each is not None]
+    keep_until_read(inputs.source, *inputs.weights, inputs.h_0, inputs.c_0, *inputs.masks, *inputs.between)
+    d_output, d_h_n, d_c_n = above
+    kind, tensors = _call_of(inputs, (d_output is not None, d_h_n is not None, d_c_n is not None))
+    tensors += [each for each in above if each is not None]
     tensors += kept
-    if gru:
-        assert output is not None  # noqa: S101
+    if output is not None:
         tensors.append(output)
-    found = run(kind, tensors, lengths)
-    each = len(weights) // layers
-    names = [(name, layer) for layer in range(layers) for name in weights_of(each)]
+    found = run(kind, tensors, inputs.lengths)
+    names = [(name, layer) for layer in range(inputs.layers) for name in _weights_of(inputs.each)]
     d_weights = [
-        found[name].view(weight.shape) if name in found else None for name, weight in zip(names, weights, strict=True)
+        found[name].view(weight.shape) if name in found else None
+        for name, weight in zip(names, inputs.weights, strict=True)
     ]
     return found.get(("source", 0)), d_weights, found.get(("init_state", ALL)), found.get(("init_cell", ALL))
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Any, ...]:
-    source, weights, h_0, c_0, *_, layers, trained = given[5:]  # as `compute_network_backward` takes them
-    frozen = trained * (len(weights) // layers)
+    inputs = Inputs(*given[5:])
+    frozen = inputs.trained * inputs.each
 
-    def like(tensor: Optional) -> Tensor:
-        return source.new_empty(0 if tensor is None else tensor.shape)  # type: ignore[no-any-return]
+    def like(tensor: Tensor | None) -> Tensor:
+        return inputs.source.new_empty(0 if tensor is None else tensor.shape)
 
-    d_weights = [like(each if number >= frozen else None) for number, each in enumerate(weights)]
-    return like(None if trained else source), d_weights, like(h_0), like(c_0)
-
-
-def _stays_packed(source: Tensor, masks: Sequence[Tensor]) -> bool:
-    """Return whether the device computes packed sequences as they are."""
-    return source.is_cpu and not masks and resolve(None, "[vkrnn.torch]").backend == "native"
+    d_weights = [like(each if number >= frozen else None) for number, each in enumerate(inputs.weights)]
+    return like(None if inputs.trained else inputs.source), d_weights, like(inputs.h_0), like(inputs.c_0)
 
 
 class _Padding:
@@ -281,33 +246,47 @@ class _Padding:
         self._shape = live.shape
         self._rows = on_device(torch.from_numpy(np.flatnonzero(live)), device)
 
+    @staticmethod
+    def of(inputs: Inputs) -> _Padding | None:
+        """Return that of a packed call; None if the device computes it as it is."""
+        if inputs.lengths is None or not inputs.is_packed or _stays_packed(inputs):
+            return None
+        return _Padding(inputs.lengths, inputs.source.device)
+
     def pad(self, packed: Tensor) -> Tensor:
         T, N = self._shape
         padded = packed.new_zeros(T * N, packed.shape[1])
         return padded.index_copy_(0, self._rows, packed).view(T, N, -1)
 
-    def pad_all(self, packed: Sequence[Tensor]) -> list[Tensor]:
-        return [self.pad(each) for each in packed]
+    def padded(self, inputs: Inputs) -> Inputs:
+        return inputs._replace(source=self.pad(inputs.source), between=[self.pad(each) for each in inputs.between])
 
     def pack(self, padded: Tensor) -> Tensor:
         return padded.flatten(0, 1).index_select(0, self._rows)
 
 
-def _without_none(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with empty tensors in place of None, which an operator cannot return."""
+def _stays_packed(inputs: Inputs) -> bool:
+    """Return whether the device computes packed sequences as they are."""
+    return inputs.source.is_cpu and not inputs.masks and resolve(None, "[vkrnn.torch]").backend == "native"
 
-    @unseen_by_dynamo
-    def operator(*given: Any) -> Any:
-        source = given[0] if isinstance(given[0], Tensor) else next(each for each in given[4][:1])
 
-        def filled(found: Any) -> Any:
-            if isinstance(found, (list, tuple)):
-                return [filled(each) for each in found]
-            return source.new_empty(0) if found is None else found
+def _without_none(source: Tensor, found: Sequence[Any]) -> Any:
+    """Return results with empty tensors in place of None, which an operator cannot return."""
+    return [
+        _without_none(source, each) if isinstance(each, list) else source.new_empty(0) if each is None else each
+        for each in found
+    ]
 
-        return tuple(filled(each) for each in compute(*given))
 
-    return operator
+@unseen_by_dynamo
+def _network(*given: Any) -> tuple[Any, ...]:
+    return tuple(_without_none(given[0], compute_network(Inputs(*given))))
+
+
+@unseen_by_dynamo
+def _network_backward(*given: Any) -> tuple[Any, ...]:
+    above, (output, kept), inputs = given[:3], given[3:5], Inputs(*given[5:])
+    return tuple(_without_none(inputs.source, compute_network_backward(above, output, kept, inputs)))
 
 
 def _on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
@@ -338,12 +317,10 @@ _NETWORK = (
     "Tensor source, Tensor[] weights, Tensor? h_0, Tensor? c_0, Tensor[] masks, Tensor[] between, Tensor? lengths, "
     "str mode, int layers, int trained"
 )
-network = register(
-    f"vkrnn::network({_NETWORK}) -> (Tensor, Tensor, Tensor, Tensor[])", _without_none(compute_network), _compute_shapes
-)
+network = register(f"vkrnn::network({_NETWORK}) -> (Tensor, Tensor, Tensor, Tensor[])", _network, _compute_shapes)
 network_backward = register(
-    f"vkrnn::network_backward(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, Tensor? output, Tensor[] kept, {_NETWORK}) "
-    "-> (Tensor, Tensor[], Tensor, Tensor)",
-    _without_none(compute_network_backward),
+    "vkrnn::network_backward(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, Tensor? output, Tensor[] kept, "
+    f"{_NETWORK}) -> (Tensor, Tensor[], Tensor, Tensor)",
+    _network_backward,
     _compute_backward_shapes,
 )

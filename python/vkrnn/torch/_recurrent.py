@@ -20,7 +20,7 @@ from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
 from vkrnn.torch._choice import Backend, checked_backend, choose
 from vkrnn.torch._kept import Kept
-from vkrnn.torch._network import compute_network, network
+from vkrnn.torch._network import Inputs, compute_network, network
 from vkrnn.torch._repeated import RepeatedCalls
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_plain, is_recorded_by_torch, record_in_fx, unseen_by_dynamo
@@ -225,7 +225,6 @@ class Recurrent(torch.nn.RNNBase):
 
     def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
         """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
-        D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
         # Dynamo compiles the operator below. It cannot trace the checks for the faster ways.
         traced = torch.compiler.is_dynamo_compiling()
@@ -240,18 +239,20 @@ class Recurrent(torch.nn.RNNBase):
         elif not traced and isinstance(self.__dict__.get("_kept"), Kept):
             self._forget()
         # Within torch.autocast, or of another type than the other parameters.
-        weights = [each if each.dtype is source.dtype else each.to(source.dtype) for each in self._weights_of_all_layers()]
+        weights = [
+            each if each.dtype is source.dtype else each.to(source.dtype) for each in self._weights_of_all_layers()
+        ]
         masks, between = self._masks(source, source.shape[1] if lengths is None else lengths.shape[0])
-        trained = first_with_gradients(source, weights, h_0, c_0, self.num_layers)
-        mode, layers = self.mode + self._options, self.num_layers
-        tensors = source, *weights, h_0, c_0, *masks, *between, lengths
+        mode = self.mode + self._options
+        inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0)
+        inputs = inputs._replace(trained=first_with_gradients(inputs))
+        form, tensors = Form.of(inputs)
         if traced or not is_plain(tensors):
-            output, *last, _ = network(source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained)
-        elif trained < layers:
-            form = Form(mode, layers, trained, len(weights), len(masks), len(between))
+            output, *last, _ = network(*inputs)
+        elif form.trained < form.layers:
             output, *last = apply_network(form, None, *tensors)[:3]
         else:
-            output, *last, _ = compute_network(source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained)
+            output, *last, _ = compute_network(inputs)
         return output, tuple(last) if self.mode == "LSTM" else last[0]
 
     def _prepared(self) -> Prepared | None:

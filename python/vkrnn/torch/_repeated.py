@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
-from vkrnn.torch._calls import may_round
+from vkrnn.torch._calls import Planned, may_round
 from vkrnn.torch._choice import is_settled
 from vkrnn.torch._kept import drops, has_all_parameters
-from vkrnn.torch._network import plan_network, results_of
+from vkrnn.torch._network import Inputs, plan_network, results_of
 from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["RepeatedCalls"]
@@ -46,7 +46,7 @@ class RepeatedCalls:
 
     @staticmethod
     def keep(module: Any, source: Any, hx: Any, way: str) -> None:
-        """Keep a call that vkrnn or PyTorch has just computed, as `way` says, if calls like it can take a shorter way."""
+        """Keep a call that vkrnn or PyTorch has computed, as `way` says, if calls like it can take a shorter way."""
         states = _usual_states(module, source, hx)
         if states is None:
             return
@@ -65,10 +65,12 @@ class RepeatedCalls:
     @staticmethod
     def settle(module: Any, source: Any, hx: Any, way: str) -> None:
         """Keep a call that PyTorch has computed. Drop one that vkrnn has if that is not decided yet."""
+        if type(source) is not Tensor:
+            return
         kept = module.__dict__.get("_kept")
         decided = module.backend != "auto" or module._needs_vkrnn() or is_settled(module, source, hx)  # noqa: SLF001
-        if not decided and isinstance(kept, RepeatedCalls) and type(source) is Tensor:
-            kept._calls.pop((source.shape, hx is None, torch.is_grad_enabled()), None)
+        if not decided and isinstance(kept, RepeatedCalls):
+            kept._calls.pop((source.shape, hx is None, torch.is_grad_enabled()), None)  # noqa: SLF001
         elif decided and way == "torch":
             RepeatedCalls.keep(module, source, hx, way)
 
@@ -90,17 +92,18 @@ class _RepeatedCall:
         self._gradients = torch.is_grad_enabled()
         self._rounds = may_round()
         self._lstm = module.mode == "LSTM"
-        self._planned: Any = None
+        self._planned: Planned | None = None
         if way == "torch":
             return
         weights = module._weights_of_all_layers()  # noqa: SLF001
         at = {id(each): number for number, each in enumerate(parameters)}
         self._order = [at[id(each)] for each in weights]
         h_0, c_0 = [*states, None, None][:2]
-        trained = first_with_gradients(source, weights, h_0, c_0, module.num_layers)
         mode = module.mode + module._options  # noqa: SLF001
-        self._form = Form(mode, module.num_layers, trained, len(weights), 0, 0)
-        self._planned, _ = plan_network(source, weights, h_0, c_0, (), (), None, *self._form.numbers)
+        inputs = Inputs(source, weights, h_0, c_0, [], [], None, mode, module.num_layers, 0)
+        inputs = inputs._replace(trained=first_with_gradients(inputs))
+        self._form, _ = Form.of(inputs)
+        self._planned = plan_network(inputs)
 
     def compute(self, module: Any, source: Tensor, hx: Any) -> Any:
         """Return the results; None if it is another kind of call. `source` is a Tensor."""
@@ -182,7 +185,7 @@ def _is_possible(module: Any, source: Tensor, states: tuple[Tensor, ...], way: s
     if not _can_compare() or any(type(each) is not torch.nn.Parameter for each in parameters):
         return False
     if way == "torch":
-        return list(module._parameters) == module._flat_weights_names  # noqa: SLF001
+        return bool(list(module._parameters) == module._flat_weights_names)  # noqa: SLF001
     dtype, ordinal = source.dtype, source.get_device()
     return (
         not module.batch_first
