@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
+#include "vkrnn/run.h"
 
 namespace vkrnn::python {
 namespace {
@@ -138,7 +139,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     {
         const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps other threads from changing it
         const Unlocked unlocked;
-        device->run(plan, inputs, results, !resident, prefix, &interrupted);
+        run_plan(*device, plan, inputs, results, !resident, prefix, &interrupted);
     }
     if (!resident) {
         for (std::size_t i = 0; i < arrays.size(); ++i) {

@@ -16,7 +16,8 @@ import vkrnn
 from cases import CASES, Case, gradient_inputs, inputs, lengths_of
 from resident import position
 from vkrnn import _core
-from vkrnn._ops import packed as packed_calls
+from vkrnn._ops import calls
+from vkrnn.results import Results
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -60,8 +61,10 @@ def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
     wanted = {**dense._asdict(), **{f"d {name}": array for name, array in dense_gradients._asdict().items()}}
     wanted["d source"] = packed({"source": wanted["d source"]}, lengths)["source"]
 
-    results = packed_calls.call(forward.__name__, packed(given, lengths), how)
-    gradients = packed_calls.call(backward.__name__, packed({**given, **upstream}, lengths), how)
+    def call(function: Any, given: Arrays) -> Any:
+        return calls.run(Results, function.__name__, {**packed(given, lengths), "descriptor": how}, packed=True)
+
+    results, gradients = call(forward, given), call(backward, {**given, **upstream})
     got = {**results._asdict(), **{f"d {name}": array for name, array in gradients._asdict().items()}}
     return got, packed(wanted, lengths)
 
@@ -75,19 +78,6 @@ def test_packed_sequences_have_the_same_bits(case: Case, dtype: str) -> None:
     assert got.keys() == wanted.keys()
     for name, array in got.items():
         np.testing.assert_array_equal(array, wanted[name], err_msg=name)
-
-
-def test_packed_sequences_on_vulkan() -> None:
-    """Vulkan devices get padded sequences and return packed results."""
-    with on(native=False):
-        got, wanted = both_ways(next(case for case in PLAIN if case.cell == "lstm"), "float32")
-    for name, array in got.items():
-        np.testing.assert_array_equal(array, wanted[name], err_msg=name)
-
-
-def test_last_rows() -> None:
-    """`last_rows` gives the packed row of each sequence's last step."""
-    assert packed_calls.last_rows(np.array([4, 2, 2, 1])).tolist() == [8, 5, 6, 3]
 
 
 def draw(lengths: list[int], I: int, H: int) -> Arrays:
@@ -139,7 +129,8 @@ MEASURE = """
 import resource
 import numpy as np
 import vkrnn
-from vkrnn._ops.packed import call
+from vkrnn._ops import calls
+from vkrnn.results import Results
 
 T, N, I, H = 2000, 64, 8, 64
 lengths = np.array([T] + [4] * (N - 1))
@@ -166,7 +157,7 @@ with vkrnn.Device("cpu ("):
     before = peak()
     vkrnn.lstm_gradients(**given, descriptor=how)
     between = peak()
-    call("lstm_gradients", packed, how)
+    calls.run(Results, "lstm_gradients", {**packed, "descriptor": how}, packed=True)
     print(between - before, peak() - between)
 """
 

@@ -91,7 +91,7 @@ class BoundCall:
     def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
         """Check all `arguments` of `function` by name, in its order. None stands for an absent optional argument.
 
-        The dict is changed. If `packed`, sequences are packed: see `vkrnn._ops.packed`.
+        The dict is changed. If `packed`, sequences are packed, as in PyTorch's PackedSequence.
         """
         options = [arguments.pop(option, None) for option in ("descriptor", "name", "device", "out")]
         return BoundCall.of_arrays(function, arguments, arguments.values(), *options, packed=packed)

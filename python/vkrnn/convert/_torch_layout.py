@@ -21,7 +21,6 @@ __all__ = [
     "GATES",
     "descriptor",
     "from_torch_layout",
-    "gradients_to_torch_layout",
     "options_beyond_torch",
     "torch_mode",
 ]
@@ -82,12 +81,10 @@ def torch_mode(mode: str) -> str:
     return mode.partition(" ")[0]
 
 
-def from_torch_layout(weights: Any, how: Any, *, gradients: bool = False) -> dict[str, Any]:
-    """Return torch's `Weights`, tensors or NumPy arrays, as keyword arguments of a call with the descriptor `how`.
+def from_torch_layout(weights: Weights, how: Any) -> dict[str, Any]:
+    """Return torch's weights as keyword arguments of a call with the descriptor `how`.
 
-    The two matrices are views of torch's. torch has two biases. They are added, except for a GRU's candidate if the
-    reset gate is applied between them. Calls of `gradients`, with tensors, read no numbers of the bias. So it
-    is just the first one, in the type that the sum has.
+    The matrices are views of torch's. torch has two biases. They are added, except for a GRU's candidate if the reset gate is applied between them.
     """
     weight_ih, weight_hh, bias_ih, bias_hh, peephole = weights
     D, H = 1 + how.bidirectional, weight_hh.shape[1]
@@ -96,36 +93,8 @@ def from_torch_layout(weights: Any, how: Any, *, gradients: bool = False) -> dic
         given["peephole"] = peephole
     if bias_ih is None or bias_hh is None:
         return given
-    given["bias"] = bias_ih.to(weight_hh.dtype) if gradients else bias_ih + bias_hh
+    given["bias"] = bias_ih + bias_hh
     if getattr(how, "reset_after", False):
-        if not gradients:
-            for rows in _candidates(D, H):
-                given["bias"][rows] = bias_ih[rows]
-        (first, *_) = _candidates(D, H)
-        given["secondary_bias"] = bias_hh[first] if D == 1 else bias_hh.reshape(D, 3, H)[:, 2].flatten()
+        given["bias"].reshape(D, 3, H)[:, 2] = bias_ih.reshape(D, 3, H)[:, 2]
+        given["secondary_bias"] = bias_hh.reshape(D, 3, H)[:, 2].flatten()
     return given
-
-
-def _candidates(D: int, H: int) -> list[slice]:
-    """Return where the candidate of each direction is in a bias of torch's GRU.
-
-    A slice of a CUDA tensor takes a fraction of the host's time for the same in a reshaped one.
-    """
-    return [slice((3 * d + 2) * H, (3 * d + 3) * H) for d in range(D)]
-
-
-def gradients_to_torch_layout(given: Mapping[str, Any]) -> list[Any]:
-    """Return gradients with respect to the keyword arguments, tensors, as those with respect to `Weights`.
-
-    There is one for each weight, and the gradients of the two biases share no memory.
-    """
-    R = given["recurrent_weight"]
-    H = R.shape[-1]
-    outside, inside = given.get("bias"), None
-    if outside is not None:
-        inside = outside.clone()
-        if "secondary_bias" in given:
-            D = outside.shape[0] // (3 * H)
-            for d, rows in enumerate(_candidates(D, H)):
-                inside[rows] = given["secondary_bias"][d * H : (d + 1) * H]
-    return [given["input_weight"], R.reshape(-1, H), outside, inside, given.get("peephole")]

@@ -4,8 +4,9 @@ Arguments are in torch's layout, with the rows of both directions of a weight on
 directions, G gates: each layer has the weights weight_ih [DGH, I] and weight_hh [DGH, H], then, if there are any, the
 biases bias_ih and bias_hh and the peephole [DGH]. States are [LD, N, H]. There is no recurrent mask, or one for each
 layer: [1, N, DH]. There is no mask between layers, or L - 1: [T, N, DH]. The source is [T, N, I], or packed: [S, I]
-with the `lengths` of its batch rows, longest first (see `vkrnn._ops.packed`). Then all sequences are packed. The mode
-says which options there are: see `vkrnn.convert._torch_layout`.
+with the `lengths` of its batch rows, longest first. Then all sequences are packed, as in a PackedSequence: S is the sum
+of the lengths, and the rows of step 0 come first, then those of step 1 of the batch rows that have one, and so on. The
+mode says which options there are: see `vkrnn.convert._torch_layout`.
 
 What the gradients need is a list: the outputs of the layers that are read by one with gradients, then z_state of each
 layer with gradients, and the cells of an LSTM.
