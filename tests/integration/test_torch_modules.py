@@ -67,6 +67,17 @@ def test_results_and_gradients(
 
 
 @every_kind
+@pytest.mark.parametrize("fed", ["batched", "packed"])
+def test_on_a_vulkan_device(kind: str, fed: str, vulkan: Any) -> None:
+    """Two layers of two directions are one plan there, too."""
+    theirs, mine = pair(kind, input_size=5, hidden_size=8, num_layers=2, bidirectional=True)
+    given, start = fed_to(theirs, fed, 6, 3), initial(theirs, 3)
+    with vulkan:
+        found = work(mine.to(torch.float32), given, start)
+    assert_close(found, work(theirs.double(), given, start), DTYPES["float32"])
+
+
+@every_kind
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bits(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of each result is one rounding against the module in float64 that rounds what is stored in the dtype.
