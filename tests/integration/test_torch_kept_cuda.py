@@ -215,7 +215,7 @@ def test_a_call_of_another_thread() -> None:
                 allocated.append(tensor)
             return tensor
 
-    planned = _calls.Planned(SimpleNamespace(gradients=False), Core(), (), (), None)
+    planned = _calls.Planned(SimpleNamespace(gradients=False), Core(), (), (), None, x.dtype, (), {})
     planned.run(Source(get_device=lambda: 0), [])
     ((memory,), ((start, count),)) = allocated, used
     assert count == 10

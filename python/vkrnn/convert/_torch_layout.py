@@ -84,7 +84,8 @@ def torch_mode(mode: str) -> str:
 def from_torch_layout(weights: Weights, how: Any) -> dict[str, Any]:
     """Return torch's weights as keyword arguments of a call with the descriptor `how`.
 
-    The matrices are views of torch's. torch has two biases. They are added, except for a GRU's candidate if the reset gate is applied between them.
+    The matrices are views of torch's. torch has two biases. They are added, except for a GRU's candidate if the reset
+    gate is applied between them.
     """
     weight_ih, weight_hh, bias_ih, bias_hh, peephole = weights
     D, H = 1 + how.bidirectional, weight_hh.shape[1]

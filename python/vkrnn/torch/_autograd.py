@@ -110,6 +110,7 @@ class _Network(ReverseModeOnly):
     @staticmethod
     def forward(ctx: Any, form: Form, _planned: None, *tensors: Any) -> tuple[Tensor | None, ...]:
         """Call `network`."""
+        ctx.planned = None
         output, h_n, c_n, kept = at_lower_levels(network, form.inputs(tensors))
         return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
 
@@ -131,6 +132,7 @@ class _PlainNetwork(_Network):
         else:
             addresses = [each.data_ptr() for each in tensors if each is not None]
             output, h_n, c_n, kept = results_of(planned.kind, planned.run(tensors[0], addresses))
+        ctx.planned = planned
         return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
 
 
@@ -173,7 +175,7 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
         if torch.is_grad_enabled() or not is_plain((*above, output, *kept, *tensors)):
             d_source, d_weights, *d_states = network_backward(*above, output, list(kept), *inputs)
         else:
-            d_source, d_weights, *d_states = compute_network_backward(above, output, kept, inputs)
+            d_source, d_weights, *d_states = compute_network_backward(above, output, kept, inputs, ctx.planned)
         found = [d_source, *d_weights, *d_states]
     for number in range(1 + form.trained * inputs.each if form.trained else 0):
         found[number] = None  # of frozen layers

@@ -76,6 +76,18 @@ class Planned(NamedTuple):
     names: tuple[tuple[str, int], ...]  # of the results, with their layers
     shapes: tuple[tuple[int, ...], ...]
     owner: Device
+    dtype: torch.dtype | None  # of all operands; None if they differ
+    operands: tuple[tuple[int, ...], ...]  # their shapes
+    backward: dict[tuple[bool, ...], Planned]  # gradient calls, by which upstream gradients there are and by precision
+
+    def takes(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether the call can run again on these tensors, on the same device and without lengths."""
+        if not self.core.usable:
+            return False
+        for tensor, shape in zip(tensors, self.operands, strict=True):
+            if tensor.shape != shape or tensor.dtype is not self.dtype or not tensor.is_contiguous():
+                return False
+        return True
 
     def run(self, source: Tensor, addresses: list[int]) -> dict[tuple[str, int], Tensor]:
         """Run on operands at these addresses, and return the results. The source has the device and the dtype."""
@@ -190,7 +202,8 @@ def _planned(
         tf32=rounds,
     )
     names = tuple((name, layer) for name, layer, _ in core.results)
-    return Planned(kind, core, names, tuple(shape for *_, shape in core.results), owner)
+    dtype = None if isinstance(dtypes, tuple) else dtypes
+    return Planned(kind, core, names, tuple(shape for *_, shape in core.results), owner, dtype, shapes, {})
 
 
 def _in_place(source: Tensor) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vkrnn.convert._torch_layout import FORWARD, GATES, descriptor, torch_mode
 from vkrnn.devices import resolve
-from vkrnn.torch._calls import ALL, KEYS, Kind, Planned, keep_until_read, on_device, plan, run
+from vkrnn.torch._calls import ALL, KEYS, Kind, Planned, keep_until_read, may_round, on_device, plan, run
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = [
@@ -130,30 +130,30 @@ def _kind(
     )
 
 
-def _call_of(inputs: Inputs, above: tuple[bool, bool, bool] | None = None) -> tuple[Kind, list[Tensor]]:
-    """Return a call's kind, and the operands that forward and backward calls have in common."""
-    states = inputs.h_0, inputs.c_0
-    given = [state is not None for state in states]
-    kind = _kind(
+def _kind_of(inputs: Inputs, above: tuple[bool, bool, bool] | None = None) -> Kind:
+    return _kind(
         inputs.mode,
         inputs.directions,
         inputs.layers,
         inputs.each,
         inputs.trained,
-        (given[0], given[1]),
+        (inputs.h_0 is not None, inputs.c_0 is not None),
         bool(inputs.masks),
         bool(inputs.between),
         inputs.is_packed,
         above,
     )
-    there = [state for state in states if state is not None]
-    return kind, [inputs.source, *inputs.weights, *there, *inputs.masks, *inputs.between]
+
+
+def _operands(inputs: Inputs) -> list[Tensor]:
+    """Return the operands that forward and backward calls have in common."""
+    states = [state for state in (inputs.h_0, inputs.c_0) if state is not None]
+    return [inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between]
 
 
 def plan_network(inputs: Inputs) -> Planned:
     """Check and plan a forward call; see `plan`."""
-    kind, tensors = _call_of(inputs)
-    planned, _ = plan(kind, tensors, inputs.lengths)
+    planned, _ = plan(_kind_of(inputs), _operands(inputs), inputs.lengths)
     return planned
 
 
@@ -164,8 +164,8 @@ def compute_network(inputs: Inputs) -> Outputs:
     if padding is not None:
         output, h_n, c_n, kept = compute_network(padding.padded(inputs))
         return padding.pack(output), h_n, c_n, [padding.pack(each) for each in kept]
-    kind, tensors = _call_of(inputs)
-    return results_of(kind, run(kind, tensors, inputs.lengths))
+    kind = _kind_of(inputs)
+    return results_of(kind, run(kind, _operands(inputs), inputs.lengths))
 
 
 def results_of(kind: Kind, found: dict[tuple[str, int], Tensor]) -> Outputs:
@@ -203,8 +203,12 @@ def compute_network_backward(
     output: Tensor | None,
     kept: Sequence[Tensor],
     inputs: Inputs,
+    planned: Planned | None = None,
 ) -> Gradients:
-    """Return the gradients. `above` are those with respect to output, h_n and c_n. Only GRUs need the output."""
+    """Return the gradients. `above` are those with respect to output, h_n and c_n. Only GRUs need the output.
+
+    `planned` is the plan of the forward call, if it was kept. It keeps those of the gradient calls that follow it.
+    """
     padding = _Padding.of(inputs)
     if padding is not None:
         up, last = (None if each is None else padding.pad(each) for each in (above[0], output))
@@ -213,16 +217,21 @@ def compute_network_backward(
         return None if d_source is None else padding.pack(d_source), *others  # type: ignore[return-value]
     keep_until_read(inputs.source, *inputs.weights, inputs.h_0, inputs.c_0, *inputs.masks, *inputs.between)
     d_output, d_h_n, d_c_n = above
-    kind, tensors = _call_of(inputs, (d_output is not None, d_h_n is not None, d_c_n is not None))
-    tensors += [each for each in above if each is not None]
-    tensors += kept
-    if output is not None:
-        tensors.append(output)
-    found = run(kind, tensors, inputs.lengths)
+    given = d_output is not None, d_h_n is not None, d_c_n is not None
+    tensors = [*_operands(inputs), *[each for each in (*above, *kept, output) if each is not None]]
+    if planned is None:
+        found = run(_kind_of(inputs, given), tensors, inputs.lengths)
+    else:
+        key = *given, may_round()
+        known = planned.backward.get(key)
+        if known is None or not known.takes(tensors):
+            known, tensors = plan(_kind_of(inputs, given), tensors)
+            planned.backward[key] = known
+        found = known.run(inputs.source, [each.data_ptr() for each in tensors])
     names = [(name, layer) for layer in range(inputs.layers) for name in _weights_of(inputs.each)]
     d_weights = [
-        found[name].view(weight.shape) if name in found else None
-        for name, weight in zip(names, inputs.weights, strict=True)
+        each if each is None or each.shape == weight.shape else each.view(weight.shape)
+        for each, weight in zip(map(found.get, names), inputs.weights, strict=True)
     ]
     return found.get(("source", 0)), d_weights, found.get(("init_state", ALL)), found.get(("init_cell", ALL))
 
