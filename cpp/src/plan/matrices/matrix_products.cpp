@@ -59,33 +59,32 @@ constexpr Shape kOnePart{4, 4, 2, 4};  // without the sums of low parts, registe
 // Returns the usual shape of a call's products.
 const Shape& usual_shape(const Spec& spec) { return rounds_operands(spec) ? kOnePart : kUsual; }
 
-// How workgroups share C: in tiles, each of which is split into slabs of `chunk` k blocks.
-struct Split {
+// How workgroups share C: in tiles, each of which is cut into slabs of `chunk` k blocks.
+struct TileGrid {
     Shape shape;
     std::int64_t tiles_m, tiles_n, k_blocks, chunk, slabs;
 };
 
-Split split_of(const Product& p, const Shape& shape, bool splittable, const Profile& profile) {
+TileGrid grid_of(const Product& p, const Shape& shape, bool allow_slabs, const Profile& profile) {
     const std::int64_t side = profile.matrix_side;
-    Split split{shape, 0, 0, 0, 0, 1};
-    split.tiles_m = ceil_div(p.m, shape.row_blocks() * side);
-    split.tiles_n = ceil_div(p.n, shape.column_blocks() * side);
-    split.k_blocks = ceil_div(p.k, side);
-    const std::int64_t tiles = split.tiles_m * split.tiles_n * p.batches;
-    if (splittable)
-        split.slabs =
-            std::clamp(multiprocessors(profile) / tiles, std::int64_t{1}, ceil_div(split.k_blocks, kMinChunk));
-    split.chunk = ceil_div(split.k_blocks, split.slabs);
-    split.slabs = ceil_div(split.k_blocks, split.chunk);
-    return split;
+    TileGrid grid{shape, 0, 0, 0, 0, 1};
+    grid.tiles_m = ceil_div(p.m, shape.row_blocks() * side);
+    grid.tiles_n = ceil_div(p.n, shape.column_blocks() * side);
+    grid.k_blocks = ceil_div(p.k, side);
+    const std::int64_t tiles = grid.tiles_m * grid.tiles_n * p.batches;
+    if (allow_slabs)
+        grid.slabs = std::clamp(multiprocessors(profile) / tiles, std::int64_t{1}, ceil_div(grid.k_blocks, kMinChunk));
+    grid.chunk = ceil_div(grid.k_blocks, grid.slabs);
+    grid.slabs = ceil_div(grid.k_blocks, grid.chunk);
+    return grid;
 }
 
 // Halves the tiles while there are too few of them for the multiprocessors.
-Split best_split(const Product& p, Shape shape, bool splittable, const Profile& profile) {
-    Split split = split_of(p, shape, splittable, profile);
-    while (4 * split.tiles_m * split.tiles_n * p.batches * split.slabs < 3 * multiprocessors(profile) && shape.halve())
-        split = split_of(p, shape, splittable, profile);
-    return split;
+TileGrid best_grid(const Product& p, Shape shape, bool allow_slabs, const Profile& profile) {
+    TileGrid grid = grid_of(p, shape, allow_slabs, profile);
+    while (4 * grid.tiles_m * grid.tiles_n * p.batches * grid.slabs < 3 * multiprocessors(profile) && shape.halve())
+        grid = grid_of(p, shape, allow_slabs, profile);
+    return grid;
 }
 
 // Describes an operand of a product. `extent` is the number of its rows, or of its columns if it is the right operand.
@@ -152,19 +151,19 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
         return tiled_.product(builder, label, p, independent);
 
     const std::int64_t size = p.m * p.n;
-    const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
-    const Split split =
-        best_split(p, with_parameters(usual_shape(builder.spec()), builder.parameters()), splittable, profile);
-    const Shape& shape = split.shape;
+    const bool allow_slabs = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
+    const TileGrid grid =
+        best_grid(p, with_parameters(usual_shape(builder.spec()), builder.parameters()), allow_slabs, profile);
+    const Shape& shape = grid.shape;
     matrix_table(builder);
     const std::size_t a_absmax = absmax_of(builder, p.a);
     // The absmax of a weight is computed and kept with its blocks.
     const std::size_t b_absmax = p.b.sequence ? absmax_of(builder, p.b) : kNoBuffer;
     const MatrixSource left = source_of(p.a, p.m, p, a_absmax, false), right = source_of(p.b, p.n, p, b_absmax, true);
-    const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
-    const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());
+    const MatrixBlocks a = pack_blocks(builder, label + ": a", left, grid.tiles_m * shape.row_blocks());
+    const MatrixBlocks b = pack_blocks(builder, label + ": b", right, grid.tiles_n * shape.column_blocks());
     Matrix c = p.c;
-    if (split.slabs > 1) c = {builder.scratch(label + " slabs", split.slabs * p.batches * size), 0, p.n, size, false};
+    if (grid.slabs > 1) c = {builder.scratch(label + " slabs", grid.slabs * p.batches * size), 0, p.n, size, false};
 
     abi::MatrixProductPush push{};
     push.a = builder.at(a.buffer, a.first);
@@ -179,8 +178,8 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.m = u32(p.m);
     push.n = u32(p.n);
     push.ldc = u32(c.ld);
-    push.k_blocks = u32(split.k_blocks);
-    push.chunk = u32(split.chunk);
+    push.k_blocks = u32(grid.k_blocks);
+    push.chunk = u32(grid.chunk);
     push.batches = u32(p.batches);
     Constants constants;
     set_matrix_constants(constants, {a.parts, b.parts}, profile);
@@ -194,9 +193,9 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
         .flag(abi::kTagged, {}, false)
         .stored(builder.stored({c.buffer}), builder.spec().dtype);
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
-                     builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches), make_block(push));
-    if (split.slabs > 1)
-        add_parts(builder, label + ": add slabs", c.buffer, split.slabs, p.batches * size, p.c.buffer, p.c.offset);
+                     builder.groups(grid.tiles_m * grid.tiles_n, grid.slabs * p.batches), make_block(push));
+    if (grid.slabs > 1)
+        add_parts(builder, label + ": add slabs", c.buffer, grid.slabs, p.batches * size, p.c.buffer, p.c.offset);
 }
 
 }  // namespace vkrnn

@@ -10,7 +10,7 @@
 namespace vkrnn {
 namespace {
 
-// The workgroups for each multiprocessor up to which a product with few tiles is split along k.
+// The workgroups for each multiprocessor up to which a product with few tiles is cut into slabs along k.
 constexpr std::int64_t kGroupsEach = 2;
 constexpr std::int64_t kMinChunk = 512;  // the least k of a slab
 constexpr std::int64_t kChunkMultiple = 64;
@@ -33,8 +33,8 @@ struct TileShape {
 constexpr double kAlone = 1.3;
 constexpr TileShape kTileShapes[] = {{64, 2.8e7}, {128, 3.9e7}};
 
-// How workgroups share C: in tiles, each of which is split along k into slabs.
-struct Split {
+// How workgroups share C: in tiles, each of which is cut along k into slabs.
+struct TileGrid {
     std::uint32_t side = 0;
     std::int64_t tiles = 0, slabs = 0;
     double microseconds = std::numeric_limits<double>::max();
@@ -46,17 +46,17 @@ bool fits(const TileShape& shape, Dtype dtype, const Profile& profile) {
     return elements * compute_bytes(dtype) <= profile.max_shared_memory;
 }
 
-// Returns the split with the lowest estimated time, which the busiest multiprocessor determines.
-Split best_split(const Product& p, Dtype dtype, bool splittable, const Profile& profile) {
+// Returns the grid with the lowest estimated time, which the busiest multiprocessor determines.
+TileGrid best_grid(const Product& p, Dtype dtype, bool allow_slabs, const Profile& profile) {
     const std::int64_t cores = multiprocessors(profile);
-    Split best;
+    TileGrid best;
     for (const TileShape& shape : kTileShapes) {
         const auto& [side, flops_per_us] = shape;
         // The smallest shape is always used. In float64, the sums of the others do not fit in registers.
         if (best.side != 0 && (dtype == Dtype::float64 || !fits(shape, dtype, profile))) continue;
         const std::int64_t tiles = ceil_div(p.m, side) * ceil_div(p.n, side), groups = tiles * p.batches;
         const std::int64_t most =
-            splittable ? std::min(ceil_div(kGroupsEach * cores, groups), ceil_div(p.k, kMinChunk)) : 1;
+            allow_slabs ? std::min(ceil_div(kGroupsEach * cores, groups), ceil_div(p.k, kMinChunk)) : 1;
         for (std::int64_t slabs = 1; slabs <= most; ++slabs) {
             const std::int64_t busiest = ceil_div(groups * slabs, cores);
             const double waves = busiest == 1 ? kAlone : static_cast<double>(busiest);
@@ -80,14 +80,14 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
     const Profile& profile = builder.profile();
     // Each slab is a contiguous copy of C for all batches. A sum over rows then adds up the slabs.
     const std::int64_t size = p.m * p.n;
-    const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
+    const bool allow_slabs = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
     Constants constants;
     constants.flag(abi::kGemmAColumns, "a_columns", p.a.columns)
         .flag(abi::kGemmBColumns, "b_columns", p.b.columns)
         .flag(abi::kGemmVectors, "vectors", aligned(p.a, p.m, p.k) && aligned(p.b, p.n, p.k));
-    Tiling tiling = this->tiling(builder, p, splittable, constants);
+    Tiling tiling = this->tiling(builder, p, allow_slabs, constants);
     std::int64_t chunk = ceil_div(ceil_div(p.k, tiling.slabs), kChunkMultiple) * kChunkMultiple;
-    if (profile.max_loop_iterations != 0 && splittable) chunk = std::min(chunk, kLimitedChunk);
+    if (profile.max_loop_iterations != 0 && allow_slabs) chunk = std::min(chunk, kLimitedChunk);
     const std::int64_t slabs = ceil_div(p.k, chunk);
 
     Matrix c = p.c;
@@ -117,7 +117,7 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
     add_parts(builder, label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
 }
 
-PortableProducts::Tiling RegisterProducts::tiling(const PlanBuilder& builder, const Product& p, bool /*splittable*/,
+PortableProducts::Tiling RegisterProducts::tiling(const PlanBuilder& builder, const Product& p, bool /*allow_slabs*/,
                                                   Constants& constants) const {
     const std::uint32_t lanes = builder.profile().subgroup_size;
     constants.set(abi::kGemmLanes, "lanes", lanes);
@@ -129,12 +129,12 @@ bool TiledProducts::runs_on(const Profile& profile) const {
     return profile.max_workgroup_invocations >= abi::kTiledInvocations;
 }
 
-PortableProducts::Tiling TiledProducts::tiling(const PlanBuilder& builder, const Product& p, bool splittable,
+PortableProducts::Tiling TiledProducts::tiling(const PlanBuilder& builder, const Product& p, bool allow_slabs,
                                                Constants& constants) const {
-    const Split split = best_split(p, builder.spec().dtype, splittable, builder.profile());
+    const TileGrid grid = best_grid(p, builder.spec().dtype, allow_slabs, builder.profile());
     constants.flag(abi::kGemmStoreVectors, "store_vectors", aligned(p.c, p.m, p.n) && p.m * p.n % 4 == 0)
-        .set(abi::kGemmTile, "tile", split.side);
-    return {"gemm_tiled", split.tiles, split.slabs};
+        .set(abi::kGemmTile, "tile", grid.side);
+    return {"gemm_tiled", grid.tiles, grid.slabs};
 }
 
 }  // namespace vkrnn

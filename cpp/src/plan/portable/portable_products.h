@@ -16,13 +16,13 @@ public:
                                                        const Parameters& wanted) const override;
 
 protected:
-    // How a kernel computes a product: workgroups share C in tiles, and may split each tile along k into slabs.
+    // How a kernel computes a product: workgroups share C in tiles, and may cut each tile along k into slabs.
     struct Tiling {
         std::string shader;
         std::int64_t tiles, slabs;
     };
     // Chooses it, and sets the constants that belong to it.
-    [[nodiscard]] virtual Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
+    [[nodiscard]] virtual Tiling tiling(const PlanBuilder& builder, const Product& product, bool allow_slabs,
                                         Constants& constants) const = 0;
     [[nodiscard]] virtual double flops_per_us(const ProductCosts& costs) const = 0;
 };
@@ -33,7 +33,7 @@ public:
     [[nodiscard]] std::string_view name() const override { return "register"; }
 
 protected:
-    [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
+    [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool allow_slabs,
                                 Constants& constants) const override;
     [[nodiscard]] double flops_per_us(const ProductCosts& costs) const override { return costs.register_flops_per_us; }
 };
@@ -45,7 +45,7 @@ public:
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
 
 protected:
-    [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
+    [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool allow_slabs,
                                 Constants& constants) const override;
     [[nodiscard]] double flops_per_us(const ProductCosts& costs) const override { return costs.tiled_flops_per_us; }
 };

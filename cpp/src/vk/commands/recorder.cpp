@@ -154,7 +154,7 @@ void Recorder::close() {
     }
 }
 
-void Recorder::split_if_full() {
+void Recorder::begin_next_if_full() {
     if (recorded_ >= stream_.capacity()) {
         close();
         stream_.submit();
@@ -260,7 +260,7 @@ void Recorder::step(const Dispatch& dispatch, std::span<const Slice> placements)
         return;
     }
     const Ready one = ready(dispatch, placements);
-    split_if_full();
+    begin_next_if_full();
     const Label label(stream_.commands(), labels_, dispatch.label);
     record(one, dispatch.after);
 }
@@ -279,7 +279,7 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
             if (one.counter) {
                 std::memcpy(one.push.data() + *one.counter, &counter, sizeof(counter));
             }
-            split_if_full();
+            begin_next_if_full();
             record(one, true);
         }
     }

@@ -88,7 +88,7 @@ private:
     void open();
     void close();
     // If the open command buffer has enough dispatches, submits it and continues in another one.
-    void split_if_full();
+    void begin_next_if_full();
 
     Pool& pool_;
     const LogicalDevice& device_;
