@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "cpu/run/cpu_steps.h"
+#include "cpu/run/cpu_runner.h"
 #include "cpu_plans.h"
 #include "polls.h"
 #include "vkrnn/error.h"
@@ -55,7 +55,7 @@ StreamPart part_of_call(Spec spec) {
     return {spec, {}};
 }
 
-// Runs steps of one layer with CpuSteps, from the initial state in the arrays.
+// Runs steps of one layer with CpuRunner, from the initial state in the arrays.
 template <class T>
 std::vector<T> step_by_step(const cpu::Target& target, Spec spec, const Arrays& arrays, unsigned threads,
                             std::int64_t block) {
@@ -66,13 +66,13 @@ std::vector<T> step_by_step(const cpu::Target& target, Spec spec, const Arrays& 
     StreamPart part = part_of_call(spec);
     for (const auto& [argument, values] : given) part.weights[argument] = values.data();
     const auto plan = std::make_shared<const Plan>(make_plan(part.spec, cpu::profile_of(target)));
-    cpu::CpuSteps steps(target, std::make_shared<cpu::Memory>(), {&part, 1}, {&plan, 1}, 0);
-    steps.write(0, init_state, given.at(init_state).data());
-    if (spec.C() > 0) steps.write(0, init_cell, given.at(init_cell).data());
+    cpu::CpuRunner runner(target, std::make_shared<cpu::Memory>(), {&part, 1}, {&plan, 1}, 0);
+    runner.write(0, init_state, given.at(init_state).data());
+    if (spec.C() > 0) runner.write(0, init_cell, given.at(init_cell).data());
     std::vector<T> output(static_cast<std::size_t>(spec.T * spec.N * spec.H), T{-1000});
     for (std::int64_t t = 0; t < spec.T; t += block)
-        steps.run(given.at(source).data() + t * spec.N * spec.I, output.data() + t * spec.N * spec.H,
-                  std::min(block, spec.T - t), {});
+        runner.run(given.at(source).data() + t * spec.N * spec.I, output.data() + t * spec.N * spec.H,
+                   std::min(block, spec.T - t), {});
     return output;
 }
 

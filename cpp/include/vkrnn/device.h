@@ -121,7 +121,7 @@ struct Report {
 // Returns the reports since the last call. Each text is reported once per process.
 std::vector<Report> take_reports();
 
-class StreamSteps;
+class StreamRunner;
 struct StreamPart;
 
 class Device : public std::enable_shared_from_this<Device> {
@@ -163,9 +163,9 @@ public:
     virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
                      std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) = 0;
 
-    // Prepares the steps of a stream (stream.h). A step uses at most `threads` threads; 0 means as many as its work is
-    // worth. Each step is an ordinary call unless the device has a faster way.
-    virtual std::unique_ptr<StreamSteps> prepare_steps(std::span<const StreamPart> layers, unsigned threads);
+    // Makes what runs the steps of a stream (stream.h). A step uses at most `threads` threads; 0 means as many as its
+    // work is worth. Each step is an ordinary call unless the device has a faster way.
+    virtual std::unique_ptr<StreamRunner> make_stream_runner(std::span<const StreamPart> layers, unsigned threads);
 
     // upload() copies from host memory, which the caller may change after the call. download() copies to host memory
     // and returns when it is written. copy() copies between storages. clear() fills a storage with zeros.

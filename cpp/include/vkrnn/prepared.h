@@ -15,7 +15,7 @@
 
 namespace vkrnn {
 
-class StreamSteps;
+class StreamRunner;
 
 // Work that several threads share. Each thread calls the function with its own number and the number of threads.
 using Share = std::function<void(unsigned thread, unsigned threads)>;
@@ -65,17 +65,17 @@ public:
 private:
     struct Plans;
     std::shared_ptr<const NetworkPlan> plan_of(const LayersCall& call) const;
-    std::unique_ptr<StreamSteps> prepare_step() const;
+    std::unique_ptr<StreamRunner> make_runner() const;
     // Without a poll, the step runs only if it cannot fail.
     bool run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const;
 
     const Network network_;
     const std::unique_ptr<Plans> plans_;
-    // `step_` is prepared by the first single step, and null if the layers cannot run single steps. One thread at a
+    // `runner_` is made by the first single step, and null if the layers cannot run single steps. One thread at a
     // time uses it.
-    mutable std::atomic<bool> step_in_use_ = false;
-    mutable bool step_is_prepared_ = false;
-    mutable std::unique_ptr<StreamSteps> step_;
+    mutable std::atomic<bool> runner_in_use_ = false;
+    mutable bool runner_is_made_ = false;
+    mutable std::unique_ptr<StreamRunner> runner_;
     mutable std::vector<std::byte> zeros_;  // a layer's initial state if none is given
 };
 

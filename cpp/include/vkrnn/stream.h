@@ -48,7 +48,7 @@ struct LayerState {
     Pointer hidden = nullptr, cell = nullptr;
 };
 
-class StreamSteps;
+class StreamRunner;
 
 // Layers, each fed by the output of the one before, and the state that they carry. The results are bit-identical to one
 // call per layer over the whole sequence that starts from the same state.
@@ -111,7 +111,7 @@ private:
 
     std::shared_ptr<Device> device_;
     std::vector<Spec> specs_;
-    std::unique_ptr<StreamSteps> steps_;
+    std::unique_ptr<StreamRunner> runner_;
     std::vector<StatePlace> states_;
     std::vector<std::byte> start_;    // the states of all layers that reset() goes back to
     std::vector<std::byte> scratch_;  // for one state

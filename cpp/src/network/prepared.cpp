@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/fork_safe_mutex.h"
-#include "run/stream_steps.h"
+#include "run/stream_runner.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -60,7 +60,7 @@ PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const S
 PreparedLayers::~PreparedLayers() = default;
 
 // Returns null if the device has no faster way than an ordinary call.
-std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
+std::unique_ptr<StreamRunner> PreparedLayers::make_runner() const {
     std::vector<StreamPart> parts;
     for (std::size_t i = 0; i < layers(); ++i) {
         StreamPart part{spec(i), {}};
@@ -71,32 +71,32 @@ std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
     }
     // A step carries the states of 16-bit layers in float32.
     if (spec(0).D() > 1 || is_half(spec(0).dtype) || device().profile().backend != Backend::native) return nullptr;
-    return device().prepare_steps(parts, kSingleSteps);
+    return device().make_stream_runner(parts, kSingleSteps);
 }
 
 bool PreparedLayers::run_step(const LayersCall& call) const { return run_prepared_step(call, nullptr, {}); }
 
 bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const {
     if (call.T != 1 || call.N != 1 || (call.lengths != nullptr && *call.lengths != 1) || device().closed() ||
-        step_in_use_.exchange(true, std::memory_order_acquire))
+        runner_in_use_.exchange(true, std::memory_order_acquire))
         return false;
     const struct Turn {
         std::atomic<bool>& in_use;
         ~Turn() { in_use.store(false, std::memory_order_release); }
-    } turn{step_in_use_};
+    } turn{runner_in_use_};
     const auto bytes = [&](Argument state) { return state_bytes(spec(0), state); };
-    if (!step_is_prepared_) {
-        step_is_prepared_ = true;
+    if (!runner_is_made_) {
+        runner_is_made_ = true;
         try {
             zeros_.resize(std::max(bytes(init_state), bytes(init_cell)));
-            step_ = prepare_step();
+            runner_ = make_runner();
         } catch (const std::exception&) {  // as below
         }
     }
-    if (step_ == nullptr || (poll == nullptr && !step_->is_simple())) return false;
+    if (runner_ == nullptr || (poll == nullptr && !runner_->is_simple())) return false;
     const auto write = [&](std::size_t i, Argument state, const void* all) {
-        step_->write(i, state,
-                     all == nullptr ? zeros_.data() : bytes_at(all, static_cast<std::int64_t>(i * bytes(state))));
+        runner_->write(i, state,
+                       all == nullptr ? zeros_.data() : bytes_at(all, static_cast<std::int64_t>(i * bytes(state))));
     };
     const bool has_cell = spec(0).C() > 0;
     for (std::size_t i = 0; i < layers(); ++i) {
@@ -107,18 +107,18 @@ bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll,
     const Poll& polled = poll == nullptr ? never : *poll;
     try {
         if (share)
-            step_->run_step(call.source, call.output, polled, share);
+            runner_->run_step(call.source, call.output, polled, share);
         else
-            step_->run(call.source, call.output, 1, polled);
+            runner_->run(call.source, call.output, 1, polled);
     } catch (const Interrupted&) {
         throw;
     } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
         return false;
     }
     for (std::size_t i = 0; i < layers(); ++i) {
-        step_->read(i, init_state, bytes_at(call.last_hidden, static_cast<std::int64_t>(i * bytes(init_state))));
+        runner_->read(i, init_state, bytes_at(call.last_hidden, static_cast<std::int64_t>(i * bytes(init_state))));
         if (has_cell)
-            step_->read(i, init_cell, bytes_at(call.last_cell, static_cast<std::int64_t>(i * bytes(init_cell))));
+            runner_->read(i, init_cell, bytes_at(call.last_cell, static_cast<std::int64_t>(i * bytes(init_cell))));
     }
     return true;
 }

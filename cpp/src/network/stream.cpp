@@ -5,7 +5,7 @@
 #include <string>
 
 #include "layer_check.h"
-#include "run/stream_steps.h"
+#include "run/stream_runner.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -67,7 +67,7 @@ Stream::Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> laye
                 all += bytes;
             }
     }
-    steps_ = device_->prepare_steps(parts, options.threads);
+    runner_ = device_->make_stream_runner(parts, options.threads);
     scratch_.resize(largest);
     start_.resize(all);
     reset();
@@ -83,7 +83,7 @@ void Stream::step(const void* input, void* output, std::int64_t steps, const Pol
     if (steps < 1) throw ValueError(kPrefix + "steps: expected at least 1, got " + std::to_string(steps));
     const Turn turn(*this);
     check_usable();
-    steps_->run(input, output, steps, poll);
+    runner_->run(input, output, steps, poll);
 }
 
 template <class T>
@@ -115,7 +115,7 @@ void Stream::step(std::span<const double> input, std::span<double> output) {
 void Stream::reset() {
     const Turn turn(*this);
     check_usable();
-    for (const StatePlace& each : states_) steps_->write(each.layer, each.state, start_.data() + each.offset);
+    for (const StatePlace& each : states_) runner_->write(each.layer, each.state, start_.data() + each.offset);
 }
 
 void Stream::reset(std::span<const std::int64_t> rows) {
@@ -127,19 +127,19 @@ void Stream::reset(std::span<const std::int64_t> rows) {
     check_usable();
     for (const StatePlace& each : states_) {
         const std::uint64_t row_bytes = each.bytes / static_cast<std::uint64_t>(batch());
-        steps_->read(each.layer, each.state, scratch_.data());
+        runner_->read(each.layer, each.state, scratch_.data());
         for (const std::int64_t row : rows) {
             const std::uint64_t at = static_cast<std::uint64_t>(row) * row_bytes;
             std::memcpy(scratch_.data() + at, start_.data() + each.offset + at, row_bytes);
         }
-        steps_->write(each.layer, each.state, scratch_.data());
+        runner_->write(each.layer, each.state, scratch_.data());
     }
 }
 
 void Stream::set_start() {
     const Turn turn(*this);
     check_usable();
-    for (const StatePlace& each : states_) steps_->read(each.layer, each.state, start_.data() + each.offset);
+    for (const StatePlace& each : states_) runner_->read(each.layer, each.state, start_.data() + each.offset);
 }
 
 void Stream::check_count(std::size_t count) const {
@@ -154,7 +154,7 @@ void Stream::read_state(std::span<const LayerState<void*>> layers) {
     check_usable();
     for (const StatePlace& each : states_) {
         const LayerState<void*>& to = layers[each.layer];
-        steps_->read(each.layer, each.state, each.state == init_state ? to.hidden : to.cell);
+        runner_->read(each.layer, each.state, each.state == init_state ? to.hidden : to.cell);
     }
 }
 
@@ -164,7 +164,7 @@ void Stream::write_state(std::span<const LayerState<const void*>> layers) {
     check_usable();
     for (const StatePlace& each : states_) {
         const LayerState<const void*>& from = layers[each.layer];
-        steps_->write(each.layer, each.state, each.state == init_state ? from.hidden : from.cell);
+        runner_->write(each.layer, each.state, each.state == init_state ? from.hidden : from.cell);
     }
 }
 

@@ -13,7 +13,7 @@
 #include "base/host_memory.h"
 #include "base/messages.h"
 #include "base/seconds.h"
-#include "cpu/run/cpu_steps.h"
+#include "cpu/run/cpu_runner.h"
 #include "cpu/threads/team.h"
 #include "plan/cpu_work.h"
 #include "run/buffer_references.h"
@@ -257,7 +257,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     statistics_.last_device_seconds = statistics_.last_host_seconds = seconds;
 }
 
-std::unique_ptr<StreamSteps> CpuDevice::prepare_steps(std::span<const StreamPart> layers, unsigned threads) {
+std::unique_ptr<StreamRunner> CpuDevice::make_stream_runner(std::span<const StreamPart> layers, unsigned threads) {
     std::vector<std::shared_ptr<const Plan>> plans;
     std::uint64_t bytes = 0;
     for (const StreamPart& layer : layers) {
@@ -272,7 +272,7 @@ std::unique_ptr<StreamSteps> CpuDevice::prepare_steps(std::span<const StreamPart
     }
     require_room(*plans.front(), bytes, "[stream]");
     try {
-        return std::make_unique<CpuSteps>(target_, memory_, layers, plans, threads);
+        return std::make_unique<CpuRunner>(target_, memory_, layers, plans, threads);
     } catch (const std::bad_alloc&) {
         const std::uint64_t free = host_memory_available();
         throw MemoryError("[stream] the stream needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +

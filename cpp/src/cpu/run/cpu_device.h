@@ -27,7 +27,7 @@ public:
     std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
     void run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
              std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) override;
-    std::unique_ptr<StreamSteps> prepare_steps(std::span<const StreamPart> layers, unsigned threads) override;
+    std::unique_ptr<StreamRunner> make_stream_runner(std::span<const StreamPart> layers, unsigned threads) override;
     void upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
     void download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) override;
     void copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) override;

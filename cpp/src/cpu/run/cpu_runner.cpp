@@ -1,4 +1,4 @@
-#include "cpu/run/cpu_steps.h"
+#include "cpu/run/cpu_runner.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,8 +28,8 @@ std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / k
 
 }  // namespace
 
-CpuSteps::CpuSteps(const Target& target, std::shared_ptr<Memory> memory, std::span<const StreamPart> parts,
-                   std::span<const std::shared_ptr<const Plan>> plans, unsigned threads)
+CpuRunner::CpuRunner(const Target& target, std::shared_ptr<Memory> memory, std::span<const StreamPart> parts,
+                     std::span<const std::shared_ptr<const Plan>> plans, unsigned threads)
     : target_(target),
       memory_(std::move(memory)),
       dtype_(parts.front().spec.dtype),
@@ -75,13 +75,13 @@ CpuSteps::CpuSteps(const Target& target, std::shared_ptr<Memory> memory, std::sp
     if (single_ && have_steps) panels_.clear();
 }
 
-std::byte* CpuSteps::take(std::uint64_t bytes, Leases& leases) {
+std::byte* CpuRunner::take(std::uint64_t bytes, Leases& leases) {
     leases.push_back(std::make_unique<Lease>(memory_, bytes));
     return leases.back()->data();
 }
 
 // Places the plan's buffers in memory and packs its weights. Source and output are bound later, by run().
-void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
+void CpuRunner::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     std::vector<std::byte*> at(plan.buffers.size(), nullptr);
     std::vector<std::unique_ptr<Lease>> unpacked;  // needed until the weights are packed
     const auto is_packed = [&](std::size_t input) {
@@ -139,7 +139,7 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     params.strides[abi::kCell] = params.strides[abi::kInitCell];
 }
 
-Address CpuSteps::in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth) {
+Address CpuRunner::in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth) {
     if (packed == 0 || depth == 0) return packed;
     const std::uint64_t element = compute_bytes(dtype_);
     const std::uint64_t lanes = std::max<std::uint64_t>(1, target_.lanes * sizeof(float) / element);
@@ -158,7 +158,7 @@ Address CpuSteps::in_step_order(const StreamPart& part, const Layer& layer, Addr
     return address_of(copy);
 }
 
-void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) {
+void CpuRunner::prepare_row_step(const StreamPart& part, Layer& layer) {
     if (part.spec.N != 1 || part.spec.two_phases()) return;
     const LoopWork& loop = layer.loop_work;
     const abi::StepParams& params = loop.params;
@@ -181,7 +181,7 @@ void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) {
     layer.step = &find_kernel(target_, name);
 }
 
-unsigned CpuSteps::threads_for(std::int64_t steps, unsigned most) const {
+unsigned CpuRunner::threads_for(std::int64_t steps, unsigned most) const {
     unsigned wanted = 1;
     for (const Layer& layer : layers_) {
         LoopWork work = layer.loop_work;
@@ -191,21 +191,21 @@ unsigned CpuSteps::threads_for(std::int64_t steps, unsigned most) const {
     return wanted;
 }
 
-unsigned CpuSteps::threads_now(std::int64_t steps) const {
+unsigned CpuRunner::threads_now(std::int64_t steps) const {
     if (single_) return threads_for(1, allowed_threads());
     if (steps > 1) return threads_for(steps, most_threads_);
     // Under contention, several threads would wait for processors that other software uses.
     return step_threads_ > 1 && contended() ? 1 : step_threads_;
 }
 
-void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Poll& poll) {
+void CpuRunner::run(const void* input, void* output, std::int64_t steps, const Poll& poll) {
     const auto* const in = static_cast<const std::byte*>(input);
     auto* const out = static_cast<std::byte*>(output);
     if (steps == 1 && simple_) return run_simple_step(in, out);
     run_steps(in, out, steps, poll, {});
 }
 
-void CpuSteps::run_step(const void* input, void* output, const Poll& poll, const Share& share) {
+void CpuRunner::run_step(const void* input, void* output, const Poll& poll, const Share& share) {
     const auto* const in = static_cast<const std::byte*>(input);
     auto* const out = static_cast<std::byte*>(output);
     if (!simple_) return run_steps(in, out, 1, poll, share);
@@ -213,8 +213,8 @@ void CpuSteps::run_step(const void* input, void* output, const Poll& poll, const
     run_simple_step(in, out);
 }
 
-void CpuSteps::run_steps(const std::byte* in, std::byte* out, std::int64_t steps, const Poll& poll,
-                         const Share& share) {
+void CpuRunner::run_steps(const std::byte* in, std::byte* out, std::int64_t steps, const Poll& poll,
+                          const Share& share) {
     for (Layer& layer : layers_) layer.step_work.back ^= 1U;
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
     for (bool done = false; !done;) {
@@ -239,7 +239,7 @@ void CpuSteps::run_steps(const std::byte* in, std::byte* out, std::int64_t steps
     }
 }
 
-void CpuSteps::run_simple_step(const std::byte* input, std::byte* output) {
+void CpuRunner::run_simple_step(const std::byte* input, std::byte* output) {
     for (Layer& layer : layers_) {
         layer.step_work.source = address_of(input);
         layer.step_work.hidden_before = address_of(layer.hidden);
@@ -252,7 +252,7 @@ void CpuSteps::run_simple_step(const std::byte* input, std::byte* output) {
     std::memcpy(output, layers_.back().hidden, layers_.back().hidden_bytes);
 }
 
-void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const {
+void CpuRunner::work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const {
     const std::uint64_t element = storage_bytes(dtype_);
     // Uses the last barrier, which no kernel uses (see run_groups in loop-inl.h). At barrier 0 only long waits count as
     // lost.
@@ -290,8 +290,8 @@ void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, s
     }
 }
 
-void CpuSteps::run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
-                         std::int64_t steps) const {
+void CpuRunner::run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
+                          std::int64_t steps) const {
     if (steps == 1 && layer.step != nullptr) {
         StepWork step = layer.step_work;
         step.source = address_of(input);
@@ -307,12 +307,12 @@ void CpuSteps::run_layer(Member& member, const Layer& layer, const std::byte* in
     layer.loop->run(bytes_of(loop), layer.constants.data(), member);
 }
 
-void CpuSteps::convert(Member& member, const void* from, void* to, std::int64_t count, bool narrow) const {
+void CpuRunner::convert(Member& member, const void* from, void* to, std::int64_t count, bool narrow) const {
     const ConvertWork work{address_of(from), address_of(to), count, dtype_ == Dtype::bfloat16, narrow};
     convert_.run(bytes_of(work), nullptr, member);
 }
 
-void CpuSteps::read(std::size_t layer, Argument state, void* to) {
+void CpuRunner::read(std::size_t layer, Argument state, void* to) {
     const Layer& at = layers_.at(layer);
     if (state == Argument::init_state) {
         std::memcpy(to, at.hidden, at.hidden_bytes);
@@ -321,7 +321,7 @@ void CpuSteps::read(std::size_t layer, Argument state, void* to) {
     }
 }
 
-void CpuSteps::write(std::size_t layer, Argument state, const void* from) {
+void CpuRunner::write(std::size_t layer, Argument state, const void* from) {
     const Layer& at = layers_.at(layer);
     if (state == Argument::init_state) {
         std::memcpy(at.hidden, from, at.hidden_bytes);

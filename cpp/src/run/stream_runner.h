@@ -9,23 +9,23 @@
 
 namespace vkrnn {
 
-// In place of a number of threads for Device::prepare_steps(): steps are run one at a time, each with as many threads
-// as its work is worth and are allowed then.
+// In place of a number of threads for Device::make_stream_runner(): steps are run one at a time, each with as many
+// threads as its work is worth and are allowed then.
 inline constexpr unsigned kSingleSteps = ~0U;
 
 // A checked layer. The spec is that of a call of one time step with initial states.
 struct StreamPart {
     Spec spec;
-    std::map<Argument, const void*> weights;  // valid until the StreamSteps object is made
+    std::map<Argument, const void*> weights;  // valid until the StreamRunner is made
 };
 
 // Not thread-safe.
-class StreamSteps {
+class StreamRunner {
 public:
-    StreamSteps() = default;
-    virtual ~StreamSteps() = default;
-    StreamSteps(const StreamSteps&) = delete;
-    StreamSteps& operator=(const StreamSteps&) = delete;
+    StreamRunner() = default;
+    virtual ~StreamRunner() = default;
+    StreamRunner(const StreamRunner&) = delete;
+    StreamRunner& operator=(const StreamRunner&) = delete;
 
     // Runs all layers: `output` [steps, N, H] from `input` [steps, N, I], both in host memory. If it throws, the state
     // is unchanged.

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "run/stream_steps.h"
+#include "run/stream_runner.h"
 #include "vkrnn/error.h"
 #include "vkrnn/network.h"
 
@@ -25,9 +25,9 @@ std::vector<StreamLayer> layers_of(std::span<const StreamPart> parts) {
     return layers;
 }
 
-class CalledSteps final : public StreamSteps {
+class CallRunner final : public StreamRunner {
 public:
-    CalledSteps(std::shared_ptr<Device> device, std::span<const StreamPart> parts)
+    CallRunner(std::shared_ptr<Device> device, std::span<const StreamPart> parts)
         : network_(std::move(device), layers_of(parts)), batch_(parts.front().spec.N), features_(parts.front().spec.I) {
         for (std::size_t l = 0; l < parts.size(); ++l)
             for (const Argument state : {init_state, init_cell})
@@ -98,12 +98,12 @@ private:
 
 }  // namespace
 
-std::unique_ptr<StreamSteps> Device::prepare_steps(std::span<const StreamPart> layers, unsigned /*threads*/) {
+std::unique_ptr<StreamRunner> Device::make_stream_runner(std::span<const StreamPart> layers, unsigned /*threads*/) {
     const Dtype dtype = layers.front().spec.dtype;
     if (is_half(dtype))
         throw NotImplementedError(kStream + " dtype: streams of " + std::string(name_of(dtype)) +
                                   " run on the CPU only, got " + profile().name);
-    return std::make_unique<CalledSteps>(shared_from_this(), layers);
+    return std::make_unique<CallRunner>(shared_from_this(), layers);
 }
 
 }  // namespace vkrnn

@@ -9,15 +9,15 @@
 #include "cpu/threads/team.h"
 #include "cpu/work/kernel.h"
 #include "plan/cpu_work.h"
-#include "run/stream_steps.h"
+#include "run/stream_runner.h"
 
 namespace vkrnn::cpu {
 
-class CpuSteps final : public StreamSteps {
+class CpuRunner final : public StreamRunner {
 public:
     // `plans` are the plans of the layers' specs, with float32 in place of a 16-bit type. Throws std::bad_alloc.
-    CpuSteps(const Target& target, std::shared_ptr<Memory> memory, std::span<const StreamPart> parts,
-             std::span<const std::shared_ptr<const Plan>> plans, unsigned threads);
+    CpuRunner(const Target& target, std::shared_ptr<Memory> memory, std::span<const StreamPart> parts,
+              std::span<const std::shared_ptr<const Plan>> plans, unsigned threads);
 
     void run(const void* input, void* output, std::int64_t steps, const Poll& poll) override;
     void run_step(const void* input, void* output, const Poll& poll, const Share& share) override;
