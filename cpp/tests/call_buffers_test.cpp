@@ -1,4 +1,4 @@
-// Which packed copies a call uses and makes, what it places in scratch memory, and which operands it refuses.
+// Which prepacked copies a call uses and makes, what it places in scratch memory, and which operands it refuses.
 #include "run/call_buffers.h"
 
 #include <gtest/gtest.h>
@@ -17,22 +17,22 @@ struct Copy {
 class Array final : public Storage {
 public:
     explicit Array(std::uint64_t bytes) : Storage(bytes, nullptr) {}
-    [[nodiscard]] std::optional<std::uint64_t> packed_version() const { return version(); }
-    [[nodiscard]] PackedCopies<Copy>& copies() { return copies_; }
+    [[nodiscard]] std::optional<std::uint64_t> prepacked_version() const { return version(); }
+    [[nodiscard]] PrepackedCopies<Copy>& copies() { return copies_; }
 
 private:
-    PackedCopies<Copy> copies_;
+    PrepackedCopies<Copy> copies_;
 };
 
 using Buffers = CallBuffers<Array, Copy>;
-enum : std::size_t { kZeros, kWeight, kPacked, kOptional, kConstant, kScratch, kOutput };
+enum : std::size_t { kZeros, kWeight, kPrepacked, kOptional, kConstant, kScratch, kOutput };
 
 Plan a_plan() {
     Plan plan;
     plan.buffers = {{.name = "zeros", .role = Role::scratch, .bytes = 8},
                     {.name = "weight", .role = Role::input, .bytes = 16},
-                    {.name = "packed", .role = Role::packed, .bytes = 32, .packing = {kWeight, {1}}},
-                    {.name = "optional", .role = Role::packed, .bytes = 32, .packing = {kWeight, {2}, true}},
+                    {.name = "prepacked", .role = Role::prepacked, .bytes = 32, .prepacking = {kWeight, {1}}},
+                    {.name = "optional", .role = Role::prepacked, .bytes = 32, .prepacking = {kWeight, {2}, true}},
                     {.name = "constant", .role = Role::constant, .bytes = 8},
                     {.name = "scratch", .role = Role::scratch, .bytes = 8},
                     {.name = "output", .role = Role::result, .bytes = 4}};
@@ -54,28 +54,28 @@ struct Bound {
 Bound bind(const Plan& plan, const InputLocation& weight) {
     Bound bound;
     Buffers buffers(plan);
-    buffers.find_packed(std::span(&weight, 1));
-    buffers.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
+    buffers.find_prepacked(std::span(&weight, 1));
+    buffers.make_prepacked([&](std::uint64_t bytes, std::uint64_t version) {
         EXPECT_EQ(bytes, 32u);
         ++bound.made;
         return std::make_shared<const Copy>(Copy{version});
     });
     EXPECT_EQ(buffers.has_new_copies(), bound.made != 0);
-    for (const auto& each : buffers.packed()) EXPECT_EQ(each.copy->version, weight.storage->version());
+    for (const auto& each : buffers.prepacked()) EXPECT_EQ(each.copy->version, weight.storage->version());
     buffers.lay_out(64, kNoLimit, [](std::size_t buffer) { return buffer == kZeros || buffer == kConstant; });
     EXPECT_EQ(buffers.layout().spots.size(), buffers.scratch().size());
     bound.scratch.assign(buffers.scratch().begin(), buffers.scratch().end());
     bound.full.assign(buffers.full().begin(), buffers.full().end());
-    bound.dropped = buffers.keep_packed().size();
+    bound.dropped = buffers.keep_prepacked().size();
     return bound;
 }
 
-TEST(CallBuffers, KeepPackedCopiesOfAnArrayUntilItChanges) {
+TEST(CallBuffers, KeepPrepackedCopiesOfAnArrayUntilItChanges) {
     const Plan plan = a_plan();
     const auto array = std::make_shared<Array>(64);
     for (std::size_t dropped : {0, 2}) {
         EXPECT_EQ(bind(plan, {.storage = array}), (Bound{{kScratch}, {}, 2, dropped}));
-        EXPECT_EQ(bind(plan, {.storage = array}), (Bound{{kScratch}, {kPacked, kOptional}, 0, 0}));
+        EXPECT_EQ(bind(plan, {.storage = array}), (Bound{{kScratch}, {kPrepacked, kOptional}, 0, 0}));
         EXPECT_EQ(bind(plan, {.storage = array, .offset = 16}), (Bound{{kScratch}, {}, 2, dropped}))
             << "other elements";
         array->changed();
@@ -88,16 +88,16 @@ TEST(CallBuffers, PackForOneCallWhatNoArrayCanKeep) {
     const HostView view(array);  // the array may change unnoticed
     // Kernels can do without the optional copy.
     for (const InputLocation& weight : {InputLocation{.host = &plan}, InputLocation{.storage = array}})
-        EXPECT_EQ(bind(plan, weight), (Bound{{kPacked, kScratch}, {kOptional}, 0, 0}));
+        EXPECT_EQ(bind(plan, weight), (Bound{{kPrepacked, kScratch}, {kOptional}, 0, 0}));
 }
 
 TEST(CallBuffers, PlaceEverythingThatIsNotElsewhere) {
     const Plan plan = a_plan();
     Buffers buffers(plan);
-    buffers.find_packed(std::vector<InputLocation>(1));
+    buffers.find_prepacked(std::vector<InputLocation>(1));
     buffers.lay_out(64, kNoLimit, [](std::size_t /*buffer*/) { return false; });
     EXPECT_EQ(Indices(buffers.scratch().begin(), buffers.scratch().end()),
-              (Indices{kZeros, kPacked, kConstant, kScratch}));
+              (Indices{kZeros, kPrepacked, kConstant, kScratch}));
     EXPECT_EQ(buffers.layout().bytes(), 4 * 64u);
 }
 

@@ -1,4 +1,4 @@
-// Tests the CPU device: whole calls, memory, cached packed weights, and calls that end early.
+// Tests the CPU device: whole calls, memory, cached prepacked weights, and calls that end early.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -258,10 +258,11 @@ TEST(Memory, NoPieceIsUsedTwiceAtATime) {
     EXPECT_EQ(memory.held(), memory.unused());
 }
 
-// Keeps a packed copy with an array, as a call does.
-std::shared_ptr<const PackedCopy> keep(const std::shared_ptr<Memory>& memory, HostStorage& storage, PackedKey key) {
-    auto copy = std::make_shared<const PackedCopy>(memory, 8, storage.version().value());
-    PackedCopies<PackedCopy>::List dropped;  // destroyed after the lock
+// Keeps a prepacked copy with an array, as a call does.
+std::shared_ptr<const PrepackedCopy> keep(const std::shared_ptr<Memory>& memory, HostStorage& storage,
+                                          PrepackedKey key) {
+    auto copy = std::make_shared<const PrepackedCopy>(memory, 8, storage.version().value());
+    PrepackedCopies<PrepackedCopy>::List dropped;  // destroyed after the lock
     const std::lock_guard lock(memory->mutex());
     dropped = storage.copies().keep(std::move(key), copy);
     return copy;
@@ -303,11 +304,11 @@ TEST(Memory, WorksInAForkedChild) {
 }
 #endif
 
-TEST(HostStorages, KeepPackedCopiesOfTheirCurrentContents) {
+TEST(HostStorages, KeepPrepackedCopiesOfTheirCurrentContents) {
     const auto memory = std::make_shared<Memory>();
     HostStorage storage(memory, 1000);
-    const auto find = [&](const PackedKey& key) { return storage.copies().find(key, storage.packed_version()); };
-    const PackedKey key{0, 1000, {8, 5}}, other{0, 1000, {4, 5}};
+    const auto find = [&](const PrepackedKey& key) { return storage.copies().find(key, storage.prepacked_version()); };
+    const PrepackedKey key{0, 1000, {8, 5}}, other{0, 1000, {4, 5}};
     EXPECT_EQ(find(key), nullptr);
     const auto copy = keep(memory, storage, key);
     EXPECT_EQ(find(key), copy);

@@ -45,7 +45,7 @@ protected:
             }
             for (const auto& result : results)
                 to.push_back({.storage = device.allocate(result.size() * sizeof(float), false)});
-            for (int call = 0; call < 2; ++call)  // the second one uses cached packed weights
+            for (int call = 0; call < 2; ++call)  // the second one uses cached prepacked weights
                 device.run(plan, from, to, false, "call", {});
             for (std::size_t i = 0; i < results.size(); ++i)
                 device.download(results[i].data(), {.storage = to[i].storage}, results[i].size() * sizeof(float), {});

@@ -319,7 +319,7 @@ TEST(DtypePlan, ArraysKeepNoLargeBlocksForTraining) {
         spec.N = N;
         spec.I = spec.H = units;
         const Plan plan = make_plan(spec, gpu_with_a_library(), {"matrices", "matrices", {}});
-        return std::ranges::count(plan.buffers, Role::packed, &PlanBuffer::role);
+        return std::ranges::count(plan.buffers, Role::prepacked, &PlanBuffer::role);
     };
     const Spec training = make_spec(CellKind::lstm, {Flag::training});
     EXPECT_EQ(kept(make_spec(CellKind::lstm), 64, 1024), 2);

@@ -77,11 +77,11 @@ TEST_P(Replays, BelongToOnePlanAndOneMemory) {
     EXPECT_EQ(repeated(), 37u * 4);
 }
 
-TEST_P(Replays, UsePackedWeightsUntilTheArrayIsWritten) {
+TEST_P(Replays, UsePrepackedWeightsUntilTheArrayIsWritten) {
     constexpr std::size_t kCount = 300;
     Plan packing = add_plan(kCount);
-    packing.buffers[1].role = Role::packed;
-    packing.buffers[1].packing = {0, {1}};
+    packing.buffers[1].role = Role::prepacked;
+    packing.buffers[1].prepacking = {0, {1}};
     std::get<Dispatch>(packing.steps[0]).fills = 1;
     const SharedPlan plan = shared(packing);
     const Shared from = room(kCount), other = room(kCount), to = room(kCount);

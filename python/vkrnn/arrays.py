@@ -32,8 +32,8 @@ class Array(_core.Array):
     later calls write, once `wait` has returned, and outlives the array and its device. Before you write to a view, wait
     for the calls that read the array: `Device.synchronize`.
 
-    A weight that is an array keeps a packed copy for later calls until it is written. While a view of it exists, each
-    call packs it again.
+    A weight that is an array keeps a prepacked copy for later calls until it is written. While a view of it exists,
+    each call packs it again.
 
     Arrays have no arithmetic: operators and NumPy's elementwise functions raise TypeError. ``array == other`` tells
     whether both are the same object. Use `numpy` to compute with the numbers.

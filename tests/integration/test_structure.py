@@ -107,7 +107,7 @@ def test_includes_point_down_the_layers() -> None:
         ("plan/builder.cpp", "plan/gpu/shader_products.h"),
         ("plan/builder.cpp", "vk/device/physical_device.h"),
         ("plan/gpu/shader_loop.cpp", "plan/portable/step_loop.h"),
-        ("run/packed_copies.h", "cpu/memory/cpu_memory.h"),
+        ("run/prepacked_copies.h", "cpu/memory/cpu_memory.h"),
         ("cpu/run/cpu_device.cpp", "vk/run/vulkan_devices.h"),
         ("network/network.cpp", "cpu/run/cpu_device.h"),
         ("base/reports.h", "run/poll.h"),

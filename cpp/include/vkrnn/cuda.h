@@ -40,14 +40,14 @@ private:
 };
 
 // Returns a storage for memory of a CUDA device that another library owns. `release` is called when neither the
-// caller nor the device uses it any more. The storage has no version, so packed copies of it are not kept. Throws
+// caller nor the device uses it any more. The storage has no version, so prepacked copies of it are not kept. Throws
 // DeviceError if the device is not a CUDA device.
 std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
                                             std::function<void()> release);
 
 // Returns the address of a CUDA device's memory, and makes `stream` wait for the calls that use it. From then
-// on, packed copies of the storage are not kept, because the other library may change the contents. Throws DeviceError
-// if the storage is not on a CUDA device.
+// on, prepacked copies of the storage are not kept, because the other library may change the contents. Throws
+// DeviceError if the storage is not on a CUDA device.
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream);
 
 // Makes the stream of this thread's calls wait for what was submitted to another stream.

@@ -74,11 +74,11 @@ Block make_block(const Struct& value) {
 }
 
 enum class Role : std::uint8_t {
-    input,     // filled from the caller's array before the first step
-    result,    // copied to the caller's array after the last step
-    scratch,   // neither; contents undefined at the start
-    constant,  // filled from `contents` before the first step
-    packed,    // an input's elements in another order; filled by dispatches, or kept from an earlier call
+    input,      // filled from the caller's array before the first step
+    result,     // copied to the caller's array after the last step
+    scratch,    // neither; contents undefined at the start
+    constant,   // filled from `contents` before the first step
+    prepacked,  // an input's elements in another order; filled by dispatches, or kept from an earlier call
 };
 std::string_view name_of(Role role);
 
@@ -87,22 +87,22 @@ constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 // place of absent tensors.
 constexpr std::size_t kZerosBuffer = 0;
 
-// The contents of a packed buffer: the elements of an input in another order. Equal layouts mean equal orders, in all
-// plans.
-struct Packing {
+// The contents of a prepacked buffer: the elements of an input in another order. Equal layouts mean equal orders, in
+// all plans.
+struct Prepacking {
     std::size_t input = kNoBuffer;
     std::vector<std::int64_t> layout;
     // Whether kernels can read the input directly. They do if the buffer would be filled for this call alone.
     bool optional = false;
-    bool operator==(const Packing&) const = default;
+    bool operator==(const Prepacking&) const = default;
 };
 
 struct PlanBuffer {
     std::string name;  // "source", "output", "projected", ...
     Role role = Role::scratch;
     std::uint64_t bytes = 0;
-    Block contents = {};   // if the role is constant
-    Packing packing = {};  // if the role is packed
+    Block contents = {};         // if the role is constant
+    Prepacking prepacking = {};  // if the role is prepacked
     bool operator==(const PlanBuffer&) const = default;
 };
 
@@ -149,7 +149,7 @@ struct Dispatch {
     bool after = true;                             // waits for the writes of the dispatch before it
     // The byte offset in the push constants where a loop writes its 32-bit counter.
     std::optional<std::uint32_t> counter = {};
-    // The packed buffer that this dispatch fills or prepares. A call that finds it filled skips the dispatch.
+    // The prepacked buffer that this dispatch fills or prepares. A call that finds it filled skips the dispatch.
     std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };

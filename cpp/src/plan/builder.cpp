@@ -167,13 +167,13 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
     return plan_.buffers.size() - 1;
 }
 
-std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
-                                std::vector<std::int64_t> layout, bool optional) {
+std::size_t PlanBuilder::prepacked(std::string name, std::int64_t elements, std::size_t from,
+                                   std::vector<std::int64_t> layout, bool optional) {
     const std::size_t buffer = scratch(std::move(name), elements);
     if (const auto widened = widened_.find(from); widened != widened_.end()) from = widened->second;
     if (plan_.buffers.at(from).role == Role::input) {
-        plan_.buffers[buffer].role = Role::packed;
-        plan_.buffers[buffer].packing = {from, std::move(layout), optional};
+        plan_.buffers[buffer].role = Role::prepacked;
+        plan_.buffers[buffer].prepacking = {from, std::move(layout), optional};
     }
     return buffer;
 }

@@ -115,8 +115,8 @@ public:
     std::size_t constant(std::string name, Block contents);
     // Adds a buffer for elements of `from` in another order, which `layout` identifies. If `from` is an input, later
     // calls with the same array reuse the contents. The dispatches that fill the buffer must name it in `fills`.
-    std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
-                       bool optional = false);
+    std::size_t prepacked(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
+                          bool optional = false);
     std::size_t kernel(std::string shader, Constants constants);
     // Returns the kernel that a driver makes of the call's cell.
     std::size_t cell_kernel(const std::string& driver, Constants constants);

@@ -16,7 +16,7 @@ std::string_view name_of(Role role) {
         case Role::result: return "result";
         case Role::scratch: return "scratch";
         case Role::constant: return "constant";
-        case Role::packed: return "packed";
+        case Role::prepacked: return "packed";  // in the texts of plans and in Plan.buffers
     }
     return "";
 }

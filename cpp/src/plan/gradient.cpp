@@ -22,7 +22,7 @@ public:
         make_buffers();
         prepare();
         run_back();
-        vector_gradients();  // first, so that the packed deltas of the products below can replace the deltas
+        vector_gradients();  // first, so that blocks of deltas for the products below can replace the deltas
         weight_gradients();
         return builder_.finish();
     }
@@ -32,8 +32,8 @@ private:
     [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
 
     // Later steps of the plan read some results: gradients of initial states, which the loop carries, that of a bias of
-    // which there is a copy, and deltas that are the gradient of the source. They are computed in float32 and rounded at
-    // the end, except for deltas that the loop may store in a 16-bit type.
+    // which there is a copy, and deltas that are the gradient of the source. They are computed in float32 and rounded
+    // at the end, except for deltas that the loop may store in a 16-bit type.
     void make_results() {
         for (const Argument argument : gradient_order_of(spec_)) {
             const bool is_read = argument == Argument::init_state || argument == Argument::init_cell ||

@@ -157,7 +157,7 @@ private:
         for (std::size_t i = 0; i < part.buffers.size(); ++i) {
             PlanBuffer& buffer = plan_.buffers[links[i]];
             if (part.buffers[i].role == Role::constant) rebase(buffer.contents, links);
-            if (part.buffers[i].role == Role::packed) link_packed(buffer, links);
+            if (part.buffers[i].role == Role::prepacked) link_prepacked(buffer, links);
         }
         if (layer == 0) plan_.choice = part.choice;
         plan_.flops += part.flops;
@@ -182,18 +182,18 @@ private:
         }
     }
 
-    // A packed copy is kept with its input. What another layer writes has no copies.
-    void link_packed(PlanBuffer& buffer, const Links& links) const {
-        buffer.packing.input = links.at(buffer.packing.input);
-        if (plan_.buffers[buffer.packing.input].role == Role::input) return;
-        buffer.packing = {};
+    // A prepacked copy is kept with its input. What another layer writes has no copies.
+    void link_prepacked(PlanBuffer& buffer, const Links& links) const {
+        buffer.prepacking.input = links.at(buffer.prepacking.input);
+        if (plan_.buffers[buffer.prepacking.input].role == Role::input) return;
+        buffer.prepacking = {};
         buffer.role = Role::scratch;
     }
 
     [[nodiscard]] std::size_t filled(std::size_t fills, const Links& links) const {
         if (fills == kNoBuffer) return fills;
         const std::size_t buffer = links.at(fills);
-        return plan_.buffers[buffer].role == Role::packed ? buffer : kNoBuffer;
+        return plan_.buffers[buffer].role == Role::prepacked ? buffer : kNoBuffer;
     }
 
     void link(Dispatch& dispatch, const Plan& part, const Links& links) {

@@ -150,7 +150,7 @@ std::uint64_t shared_scratch(const Plan& plan, std::uint64_t limit) {
     std::uint64_t apart = 0;
     for (std::size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
         const Role role = plan.buffers[buffer].role;
-        if (role != Role::scratch && role != Role::packed) continue;
+        if (role != Role::scratch && role != Role::prepacked) continue;
         buffers.push_back(buffer);
         apart = sum_of(apart, plan.buffers[buffer].bytes);
     }

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class Prepared:
-    """A stack of layers whose packed weights stay on a device. Thread-safe.
+    """A stack of layers whose prepacked weights stay on a device. Thread-safe.
 
     A call gives the same bits as one call of `vkrnn` per layer. States have torch's and ONNX's layout: [L, N, H], or
     [2L, N, H] for two directions.

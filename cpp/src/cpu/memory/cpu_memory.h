@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/fork_safe_mutex.h"
-#include "run/packed_copies.h"
+#include "run/prepacked_copies.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cpu {
@@ -52,7 +52,7 @@ public:
     [[nodiscard]] std::uint64_t held() const;
     [[nodiscard]] std::uint64_t unused() const;
 
-    // Guards the memory, and the lists of packed copies in it.
+    // Guards the memory, and the lists of prepacked copies in it.
     [[nodiscard]] ForkSafeMutex& mutex() const { return mutex_; }
 
 private:
@@ -87,15 +87,15 @@ private:
 };
 
 // A copy of an array's elements in the order in which kernels read them. `version` says which contents were copied.
-struct PackedCopy {
-    PackedCopy(std::shared_ptr<Memory> memory, std::uint64_t bytes, std::uint64_t made_from)
+struct PrepackedCopy {
+    PrepackedCopy(std::shared_ptr<Memory> memory, std::uint64_t bytes, std::uint64_t made_from)
         : lease(std::move(memory), bytes), version(made_from) {}
 
     Lease lease;
     std::uint64_t version;
 };
 
-// An array's memory, and the last few packed copies of it.
+// An array's memory, and the last few prepacked copies of it.
 class HostStorage final : public Storage {
 public:
     HostStorage(const std::shared_ptr<Memory>& memory, std::uint64_t bytes)
@@ -104,9 +104,9 @@ public:
     HostStorage(const HostStorage&) = delete;
     HostStorage& operator=(const HostStorage&) = delete;
 
-    [[nodiscard]] std::optional<std::uint64_t> packed_version() const { return version(); }
+    [[nodiscard]] std::optional<std::uint64_t> prepacked_version() const { return version(); }
     // Hold the memory's mutex, but not while copies are destroyed.
-    [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
+    [[nodiscard]] PrepackedCopies<PrepackedCopy>& copies() { return copies_; }
 
 private:
     HostStorage(std::shared_ptr<Memory> memory, Memory::Piece piece, std::uint64_t bytes) noexcept
@@ -114,7 +114,7 @@ private:
 
     std::shared_ptr<Memory> memory_;
     Memory::Piece piece_;
-    PackedCopies<PackedCopy> copies_;
+    PrepackedCopies<PrepackedCopy> copies_;
 };
 
 }  // namespace vkrnn::cpu

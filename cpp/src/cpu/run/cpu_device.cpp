@@ -59,12 +59,12 @@ public:
         for (std::size_t i = 0; i < results.size(); ++i) at_[plan.results[i]] = host_address(results[i]);
         {
             const std::lock_guard lock(memory_->mutex());
-            buffers_.find_packed(inputs);
+            buffers_.find_prepacked(inputs);
         }
-        buffers_.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
-            return std::make_shared<const PackedCopy>(memory_, bytes, version);
+        buffers_.make_prepacked([&](std::uint64_t bytes, std::uint64_t version) {
+            return std::make_shared<const PrepackedCopy>(memory_, bytes, version);
         });
-        for (const auto& each : buffers_.packed()) at_[each.buffer] = each.copy->lease.data();
+        for (const auto& each : buffers_.prepacked()) at_[each.buffer] = each.copy->lease.data();
         buffers_.lay_out(kAlignment, ~std::uint64_t{0}, [](std::size_t /*buffer*/) { return false; });
         scratch_.emplace(memory_, buffers_.layout().bytes(), Memory::Use::brief);
         for (std::size_t i = 0; i < buffers_.scratch().size(); ++i)
@@ -76,17 +76,17 @@ public:
 
     [[nodiscard]] bool is_left_out(std::size_t fills) const { return vkrnn::is_left_out(buffers_.full(), fills); }
 
-    // Stores the new packed copies with their arrays, for later calls.
-    void keep_packed() {
+    // Stores the new prepacked copies with their arrays, for later calls.
+    void keep_prepacked() {
         if (!buffers_.has_new_copies()) return;
-        PackedCopies<PackedCopy>::List dropped;  // destroyed after the lock
+        PrepackedCopies<PrepackedCopy>::List dropped;  // destroyed after the lock
         const std::lock_guard lock(memory_->mutex());
-        dropped = buffers_.keep_packed();
+        dropped = buffers_.keep_prepacked();
     }
 
 private:
     const std::shared_ptr<Memory> memory_;
-    CallBuffers<HostStorage, PackedCopy> buffers_;
+    CallBuffers<HostStorage, PrepackedCopy> buffers_;
     std::vector<std::byte*> at_;
     std::optional<Lease> scratch_;
 };
@@ -231,7 +231,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
             } catch (const Forked&) {  // the child computes everything again with its own threads
             }
         }
-        buffers.keep_packed();
+        buffers.keep_prepacked();
         return tasks.size();
     };
     std::uint64_t dispatches = 0;

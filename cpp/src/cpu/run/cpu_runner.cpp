@@ -83,10 +83,10 @@ std::byte* CpuRunner::take(std::uint64_t bytes, Leases& leases) {
 // Places the plan's buffers in memory and packs its weights. Source and output are bound later, by run().
 void CpuRunner::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     std::vector<std::byte*> at(plan.buffers.size(), nullptr);
-    std::vector<std::unique_ptr<Lease>> unpacked;  // needed until the weights are packed
-    const auto is_packed = [&](std::size_t input) {
+    std::vector<std::unique_ptr<Lease>> originals;  // of weights that are packed below
+    const auto is_prepacked = [&](std::size_t input) {
         return std::ranges::any_of(plan.buffers, [&](const PlanBuffer& buffer) {
-            return buffer.role == Role::packed && buffer.packing.input == input;
+            return buffer.role == Role::prepacked && buffer.prepacking.input == input;
         });
     };
     for (const auto& [argument, buffer] : plan.inputs) {
@@ -96,9 +96,9 @@ void CpuRunner::place(const Plan& plan, const StreamPart& part, Layer& layer) {
             continue;
         }
         const std::uint64_t bytes = plan.buffers[buffer].bytes;
-        if (is_packed(buffer)) {
-            unpacked.push_back(std::make_unique<Lease>(memory_, bytes));
-            at[buffer] = unpacked.back()->data();
+        if (is_prepacked(buffer)) {
+            originals.push_back(std::make_unique<Lease>(memory_, bytes));
+            at[buffer] = originals.back()->data();
         } else {
             at[buffer] = take(bytes);
         }
@@ -111,8 +111,8 @@ void CpuRunner::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     }
     for (std::size_t buffer = 0; buffer < at.size(); ++buffer) {
         const Role role = plan.buffers[buffer].role;
-        if (role != Role::scratch && role != Role::packed) continue;
-        at[buffer] = take(plan.buffers[buffer].bytes, role == Role::packed ? panels_ : leases_);
+        if (role != Role::scratch && role != Role::prepacked) continue;
+        at[buffer] = take(plan.buffers[buffer].bytes, role == Role::prepacked ? panels_ : leases_);
         std::memset(at[buffer], 0, plan.buffers[buffer].bytes);
     }
     for (const Step& step : plan.steps) {
@@ -139,14 +139,14 @@ void CpuRunner::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     params.strides[abi::kCell] = params.strides[abi::kInitCell];
 }
 
-Address CpuRunner::in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth) {
-    if (packed == 0 || depth == 0) return packed;
+Address CpuRunner::in_step_order(const StreamPart& part, const Layer& layer, Address panels, std::int64_t depth) {
+    if (panels == 0 || depth == 0) return panels;
     const std::uint64_t element = compute_bytes(dtype_);
     const std::uint64_t lanes = std::max<std::uint64_t>(1, target_.lanes * sizeof(float) / element);
     const auto gates = static_cast<std::uint64_t>(part.spec.G()), rows = static_cast<std::uint64_t>(depth);
     const std::uint64_t vectors = (static_cast<std::uint64_t>(part.spec.H) + lanes - 1) / lanes,
                         bytes = lanes * element;
-    const auto* const from = reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(packed));
+    const auto* const from = reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(panels));
     std::byte* const copy = take(gates * vectors * rows * bytes);
     std::byte* to = copy;
     for (std::uint64_t vector = 0; vector < vectors; ++vector)

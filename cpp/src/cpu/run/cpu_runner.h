@@ -42,8 +42,8 @@ private:
 
     void place(const Plan& plan, const StreamPart& part, Layer& layer);
     void prepare_row_step(const StreamPart& part, Layer& layer);
-    // Returns a copy of packed weights, [slot][vector of units][k][lane], as a step reads them: see StepWork.
-    Address in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth);
+    // Returns a copy of prepacked weights, [slot][vector of units][k][lane], as a step reads them: see StepWork.
+    Address in_step_order(const StreamPart& part, const Layer& layer, Address panels, std::int64_t depth);
     [[nodiscard]] unsigned threads_for(std::int64_t steps, unsigned most) const;
     [[nodiscard]] unsigned threads_now(std::int64_t steps) const;
     void run_steps(const std::byte* in, std::byte* out, std::int64_t steps, const Poll& poll, const Share& share);
@@ -64,7 +64,7 @@ private:
     const std::int64_t inputs_, outputs_;  // elements of a step: N * I and N * H
     const bool single_;                    // see kSingleSteps
     const unsigned most_threads_;
-    Leases leases_, panels_;  // `panels_`: packed weights, which only the loops read
+    Leases leases_, panels_;  // `panels_`: prepacked weights, which only the loops read
     std::vector<Layer> layers_;
     std::byte* states_ = nullptr;  // of all layers, followed by room for a copy of them
     std::uint64_t state_bytes_ = 0;

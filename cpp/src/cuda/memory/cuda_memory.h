@@ -12,7 +12,7 @@
 
 #include "base/fork_safe_mutex.h"
 #include "cuda/libraries/driver.h"
-#include "run/packed_copies.h"
+#include "run/prepacked_copies.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/device.h"
 
@@ -61,7 +61,7 @@ public:
     void release_after(Stream stream, std::function<void()> release) noexcept;
     void release_due() noexcept;
 
-    // Guards the last uses of storages, and their packed copies.
+    // Guards the last uses of storages, and their prepacked copies.
     [[nodiscard]] ForkSafeMutex& mutex() const { return mutex_; }
 
 private:
@@ -113,9 +113,9 @@ private:
     std::unique_ptr<LastUse> last_use_ = std::make_unique<LastUse>();
 };
 
-// A packed copy of an array's elements. `version` says which contents were copied.
-struct PackedCopy {
-    PackedCopy(const std::shared_ptr<Memory>& memory, std::uint64_t bytes, std::uint64_t made_from, Stream stream)
+// A prepacked copy of an array's elements. `version` says which contents were copied.
+struct PrepackedCopy {
+    PrepackedCopy(const std::shared_ptr<Memory>& memory, std::uint64_t bytes, std::uint64_t made_from, Stream stream)
         : piece(memory, bytes, stream), version(made_from) {}
 
     Piece piece;
@@ -137,7 +137,7 @@ public:
     [[nodiscard]] const Memory& memory() const { return *memory_; }
 
     // Returns nothing if another library can write the memory, because version() does not show such writes.
-    [[nodiscard]] std::optional<std::uint64_t> packed_version() const {
+    [[nodiscard]] std::optional<std::uint64_t> prepacked_version() const {
         return is_borrowed() || lent_ ? std::nullopt : version();
     }
 
@@ -146,7 +146,7 @@ public:
     // Records that another library gets the memory, to use it on a stream.
     void lend_to(Stream stream);
     [[nodiscard]] LastUse& last_use() { return own_ ? own_->last_use() : last_use_; }
-    [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
+    [[nodiscard]] PrepackedCopies<PrepackedCopy>& copies() { return copies_; }
 
 private:
     std::shared_ptr<Memory> memory_;
@@ -155,7 +155,7 @@ private:
     LastUse last_use_;
     std::function<void()> release_;
     bool lent_ = false, lent_elsewhere_ = false;  // lent_elsewhere_: to a stream that the legacy one may not wait for
-    PackedCopies<PackedCopy> copies_;
+    PrepackedCopies<PrepackedCopy> copies_;
 };
 
 }  // namespace vkrnn::cuda

@@ -58,8 +58,8 @@ void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLoc
         for (std::size_t i = 0; i < inputs.size(); ++i)
             if (inputs[i].storage)
                 placements_[plan_.inputs[i].second] = use(*inputs[i].storage).address() + inputs[i].offset;
-        buffers_.find_packed(inputs);
-        for (const auto& each : buffers_.packed()) each.copy->piece.last_use().before(stream_);
+        buffers_.find_prepacked(inputs);
+        for (const auto& each : buffers_.prepacked()) each.copy->piece.last_use().before(stream_);
         for (std::size_t i = 0; i < results.size(); ++i) {
             if (!results[i].storage) continue;
             written_.push_back(&use(*results[i].storage));
@@ -67,10 +67,10 @@ void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLoc
         }
     }
     // Without holding the mutex, because an allocation that fails locks it.
-    buffers_.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
-        return std::make_shared<const PackedCopy>(memory_, bytes, version, stream_);
+    buffers_.make_prepacked([&](std::uint64_t bytes, std::uint64_t version) {
+        return std::make_shared<const PrepackedCopy>(memory_, bytes, version, stream_);
     });
-    for (const auto& each : buffers_.packed()) placements_[each.buffer] = each.copy->piece.address();
+    for (const auto& each : buffers_.prepacked()) placements_[each.buffer] = each.copy->piece.address();
     place_rest(inputs, results);
     copy_inputs();
 }
@@ -219,13 +219,13 @@ void Call::give_up() noexcept {
 void Call::mark_used() {
     for (CudaStorage* storage : written_) storage->changed();
     for (CudaStorage* storage : used_) storage->last_use().after(stream_);
-    for (const auto& each : buffers_.packed()) each.copy->piece.last_use().after(stream_);
+    for (const auto& each : buffers_.prepacked()) each.copy->piece.last_use().after(stream_);
 }
 
 void Call::finish() {
     const std::lock_guard lock(memory_->mutex());
     mark_used();
-    static_cast<void>(buffers_.keep_packed());
+    static_cast<void>(buffers_.keep_prepacked());
 }
 
 }  // namespace vkrnn::cuda

@@ -34,7 +34,7 @@ public:
     // std::logic_error if the operands do not fit the plan.
     void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
 
-    // Returns the bytes that the call allocates in addition to arrays and their packed copies. Call it after bind().
+    // Returns the bytes that the call allocates in addition to arrays and their prepacked copies. Call it after bind().
     [[nodiscard]] std::uint64_t temporary_bytes() const { return temporary_bytes_; }
 
     // Launches the kernels, and the products of cuBLASLt. Throws DriverError and LibraryError.
@@ -45,7 +45,7 @@ public:
     [[nodiscard]] bool has_host_results() const;
     void copy_results();
 
-    // Call finish() when everything is launched: it stores new packed copies with their arrays, and marks results as
+    // Call finish() when everything is launched: it stores new prepacked copies with their arrays, and marks results as
     // changed. Call give_up() instead after a failure.
     void finish();
     void give_up() noexcept;
@@ -88,7 +88,7 @@ private:
     const std::vector<LoadedKernel>* kernels_ = nullptr;
     Products* products_ = nullptr;
     std::vector<Address> placements_;  // of each buffer
-    CallBuffers<CudaStorage, PackedCopy> buffers_;
+    CallBuffers<CudaStorage, PrepackedCopy> buffers_;
     std::vector<CudaStorage*> used_, written_;  // the caller keeps them alive
     std::vector<Copied<const void>> before_;    // inputs
     std::vector<Copied<void>> after_;           // results

@@ -137,7 +137,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     std::size_t absmax = source.absmax, fills = kNoBuffer;
     if (absmax == kNoBuffer) {
         const bool keeps = keeps_blocks(builder.spec(), elements * std::int64_t{sizeof(float)});
-        blocks.buffer = keeps ? builder.packed(name, elements, source.buffer, layout) : builder.scratch(name, elements);
+        blocks.buffer =
+            keeps ? builder.prepacked(name, elements, source.buffer, layout) : builder.scratch(name, elements);
         if (keeps) fills = blocks.buffer;
         absmax = add_absmax(builder, label + ": absmax", 1, fills);
         compute_absmax(builder, label + ": absmax", source.buffer, false, absmax, 0, fills);

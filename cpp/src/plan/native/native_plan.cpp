@@ -21,11 +21,11 @@ struct Panels {
 };
 
 // Adds the step that packs an argument, and returns the buffer with its panels. An array keeps its panels from call to
-// call. `optional`: see Packing.
+// call. `optional`: see Prepacking.
 std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t from, const Panels& panels,
                  bool optional = false) {
     const std::int64_t lanes = lanes_of(builder);
-    const std::size_t buffer = builder.packed(
+    const std::size_t buffer = builder.prepacked(
         label, cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
         {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch}, optional);
     cpu::PackWork work{};

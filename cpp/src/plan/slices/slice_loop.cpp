@@ -176,10 +176,10 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     const Spec& spec = builder.spec();
     const std::string label = spec.gradients ? "steps back" : "steps";
     const Layout layout = layout_of(builder);
-    const std::size_t packed = builder.scratch("slice weights", spec.D() * layout.weights());
+    const std::size_t out = builder.scratch("slice weights", spec.D() * layout.weights());
     abi::SlicePackPush pack{};
     pack.in_ = builder.at(inputs[Argument::recurrent_weight], 0);
-    pack.out_ = builder.at(packed, 0);
+    pack.out_ = builder.at(out, 0);
     pack.in_direction = spec.G() * spec.H * spec.H;
     pack.in_k = spec.gradients ? spec.H : 1;
     pack.in_unit = spec.gradients ? 1 : spec.H;
@@ -209,7 +209,7 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
         .set(abi::kSharedVec4s, "shared_vec4s", u32(layout.shared_vec4s))
         .flag(abi::kToInitial, "to_initial", spec.gradients && spec.has(Argument::init_state));
 
-    views.weights(packed, 1, layout.weights(), layout.depth);
+    views.weights(out, 1, layout.weights(), layout.depth);
     constants.stored(views.stored(), spec.dtype);
     const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);
     const std::size_t kernel =

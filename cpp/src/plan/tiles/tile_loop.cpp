@@ -133,11 +133,11 @@ public:
         const std::int64_t tiles = ceil_div(spec_.H, units);
         const std::int64_t padded = ceil_div(weights.depth, shape_.depth_block) * shape_.depth_block;
         const std::int64_t tile = padded * shape_.columns();
-        const std::size_t packed = builder_.scratch(phase.label + " weights", spec_.D() * tiles * tile);
+        const std::size_t out = builder_.scratch(phase.label + " weights", spec_.D() * tiles * tile);
 
         abi::TilePackPush push{};
         push.in_ = builder_.at(weight_, weights.first);
-        push.out_ = builder_.at(packed, 0);
+        push.out_ = builder_.at(out, 0);
         push.in_direction = spec_.G() * spec_.H * spec_.H;
         push.in_k = weights.in_k;
         push.in_unit = weights.in_unit;
@@ -156,7 +156,7 @@ public:
                           builder_.groups(ceil_div(tiles * tile / 4, abi::kElementwiseGroup), spec_.D()),
                           make_block(push), true);
 
-        views.weights(packed, tiles, tile, weights.depth);
+        views.weights(out, tiles, tile, weights.depth);
         if (spec_.gradients) views.first_depth(phase.first * spec_.H);
         const std::size_t kernel =
             builder_.cell_kernel(spec_.gradients ? "tiles_backward" : "tiles_forward", constants(phase, views));

@@ -29,7 +29,7 @@ struct CachedCommands {
         std::shared_ptr<const Plan> plan;
         std::string label;
         std::vector<std::uint64_t> addresses;  // address and allocation of each buffer
-        std::vector<std::size_t> full;         // packed buffers that the commands do not fill
+        std::vector<std::size_t> full;         // prepacked buffers that the commands do not fill
     };
 
     // The commands are submitted to the stream. Their constants are in memory of their own.

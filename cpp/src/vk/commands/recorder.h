@@ -34,10 +34,10 @@ public:
 
     // Records the copies `before`, the plan's steps and the copies `after`, submits them and returns the point at which
     // they are done. Compiles missing kernels first. `placements` are the slices of the plan's buffers, `full` the
-    // packed buffers that need not be filled. Recording starts in the stream's open command buffer, or opens one, and
-    // continues in further ones if the plan is long. A repeated call is cached and replayed from then on, if it fits
-    // into one command buffer and needs no copies. Throws Interrupted, vk::SystemError, what Pipelines::get throws, and
-    // std::logic_error if the plan contradicts itself.
+    // prepacked buffers that need not be filled. Recording starts in the stream's open command buffer, or opens one,
+    // and continues in further ones if the plan is long. A repeated call is cached and replayed from then on, if it
+    // fits into one command buffer and needs no copies. Throws Interrupted, vk::SystemError, what Pipelines::get
+    // throws, and std::logic_error if the plan contradicts itself.
     Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
               std::span<const std::size_t> full, std::span<const SliceCopy> before, std::span<const SliceCopy> after,
               std::string_view label, const Poll& poll);

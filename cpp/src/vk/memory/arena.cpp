@@ -19,7 +19,7 @@ std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
     return std::max(bytes, std::min(rounded, limit));
 }
 
-// Packs pieces, first fit, into blocks with this much room. Calls `visit` with each piece's block. Returns false if
+// Places pieces, first fit, into blocks with this much room. Calls `visit` with each piece's block. Returns false if
 // a piece fits nowhere.
 template <class Visit>
 bool first_fit(std::span<const std::uint64_t> sizes, std::vector<std::uint64_t>& room, const Visit& visit) {
@@ -37,7 +37,7 @@ bool first_fit(std::span<const std::uint64_t> sizes, std::vector<std::uint64_t>&
 
 }  // namespace
 
-std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes) {
+std::uint64_t placed_bytes(std::span<const std::uint64_t> sizes) {
     std::uint64_t total = 0;
     for (const std::uint64_t bytes : sizes) {
         if (bytes > std::numeric_limits<std::uint64_t>::max() - kAlignment ||
@@ -49,7 +49,7 @@ std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes) {
     return total;
 }
 
-bool Arena::pack(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots) const {
+bool Arena::find_spots(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots) const {
     std::vector<std::uint64_t> room;
     room.reserve(blocks_.size());
     for (const Allocation& block : blocks_) {
@@ -62,14 +62,14 @@ bool Arena::pack(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots)
     });
 }
 
-bool Arena::fits(std::span<const std::uint64_t> sizes) const { return pack(sizes, nullptr); }
+bool Arena::fits(std::span<const std::uint64_t> sizes) const { return find_spots(sizes, nullptr); }
 
 void Arena::place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slices) {
     spots_.clear();
-    if (!pack(sizes, &spots_)) {
+    if (!find_spots(sizes, &spots_)) {
         grow(sizes);
         spots_.clear();
-        static_cast<void>(pack(sizes, &spots_));
+        static_cast<void>(find_spots(sizes, &spots_));
     }
     slices.clear();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -79,9 +79,9 @@ void Arena::place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slic
 
 void Arena::grow(std::span<const std::uint64_t> sizes) {
     const std::uint64_t limit = device_.profile().max_allocation / kAlignment * kAlignment;
-    // Packs into blocks of the largest size first, then shrinks each block to what is used. Packing into the smaller
-    // blocks gives the same result, because a piece that does not fit a full-size block does not fit a smaller one
-    // either.
+    // Places pieces in blocks of the largest size first, then shrinks each block to what is used. Placing them in the
+    // smaller blocks gives the same result, because a piece that does not fit a full-size block does not fit a smaller
+    // one either.
     std::vector<std::uint64_t> room;
     for (std::size_t done = 0; done < sizes.size();) {
         const auto rest = sizes.subspan(done);

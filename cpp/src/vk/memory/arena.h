@@ -38,7 +38,7 @@ private:
         std::uint64_t offset;
     };
 
-    [[nodiscard]] bool pack(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots) const;
+    [[nodiscard]] bool find_spots(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots) const;
     void grow(std::span<const std::uint64_t> sizes);
 
     const LogicalDevice& device_;
@@ -48,6 +48,6 @@ private:
 };
 
 // Returns the total size of pieces of these sizes; saturates.
-std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes);
+std::uint64_t placed_bytes(std::span<const std::uint64_t> sizes);
 
 }  // namespace vkrnn::vk

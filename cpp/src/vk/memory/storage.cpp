@@ -5,7 +5,7 @@
 
 namespace vkrnn::vk {
 
-PackedCopy::PackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from)
+PrepackedCopy::PrepackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from)
     : version(made_from), pool_(std::move(pool)), lease_(pool_->take(bytes, false)), used_(lease_.front().last_use) {}
 
 PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::uint64_t bytes) noexcept

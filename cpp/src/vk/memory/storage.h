@@ -5,19 +5,19 @@
 #include <memory>
 #include <optional>
 
-#include "run/packed_copies.h"
+#include "run/prepacked_copies.h"
 #include "vk/memory/pool.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::vk {
 
-// A packed copy of an array's elements. `version` says which contents were copied.
-class PackedCopy {
+// A prepacked copy of an array's elements. `version` says which contents were copied.
+class PrepackedCopy {
 public:
-    PackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from);
-    ~PackedCopy() { pool_->give_back(std::move(lease_), used_); }
-    PackedCopy(const PackedCopy&) = delete;
-    PackedCopy& operator=(const PackedCopy&) = delete;
+    PrepackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from);
+    ~PrepackedCopy() { pool_->give_back(std::move(lease_), used_); }
+    PrepackedCopy(const PrepackedCopy&) = delete;
+    PrepackedCopy& operator=(const PrepackedCopy&) = delete;
 
     [[nodiscard]] const Slice& slice() const { return lease_.front().slice; }
     // Records that commands up to the point use the copy.
@@ -55,11 +55,11 @@ public:
     [[nodiscard]] Point uploaded() const { return uploaded_; }
 
     // Returns nothing for memory of the host, of which there are no copies.
-    [[nodiscard]] std::optional<std::uint64_t> packed_version() const {
+    [[nodiscard]] std::optional<std::uint64_t> prepacked_version() const {
         return slice().address == 0 ? std::nullopt : version();
     }
-    // Packed copies of the elements. The caller must hold the device's lock.
-    [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
+    // Prepacked copies of the elements. The caller must hold the device's lock.
+    [[nodiscard]] PrepackedCopies<PrepackedCopy>& copies() { return copies_; }
 
 private:
     // Does not throw, because a lease would be lost.
@@ -71,7 +71,7 @@ private:
     std::atomic<Point> used_, written_;  // start at the last use of the piece, which may still run
     std::atomic<Point> uploaded_ = 0;
     std::shared_ptr<const Timeline> uploads_;
-    PackedCopies<PackedCopy> copies_;
+    PrepackedCopies<PrepackedCopy> copies_;
 };
 
 }  // namespace vkrnn::vk

@@ -52,13 +52,13 @@ Binding::~Binding() {
     pools_.results->give_back(std::move(fetched_), point_);
 }
 
-void Binding::find_packed(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
+void Binding::find_prepacked(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
     check_operands(plan_, inputs, results);
-    buffers_.find_packed(inputs);
-    buffers_.make_packed([&](std::uint64_t bytes, std::uint64_t version) {
-        return std::make_shared<const PackedCopy>(pools_.device, bytes, version);
+    buffers_.find_prepacked(inputs);
+    buffers_.make_prepacked([&](std::uint64_t bytes, std::uint64_t version) {
+        return std::make_shared<const PrepackedCopy>(pools_.device, bytes, version);
     });
-    for (const auto& each : buffers_.packed()) {
+    for (const auto& each : buffers_.prepacked()) {
         placements_[each.buffer] = each.copy->slice().part(0, plan_.buffers[each.buffer].bytes);
     }
     const std::uint64_t limit = pools_.device->timeline().device()->profile().max_allocation;
@@ -67,7 +67,7 @@ void Binding::find_packed(std::span<const InputLocation> inputs, std::span<const
 
 void Binding::submitted(Point point) {
     use_until(point);
-    static_cast<void>(buffers_.keep_packed());  // destroying the dropped copies returns their memory to the pool
+    static_cast<void>(buffers_.keep_prepacked());  // destroying the dropped copies returns their memory to the pool
 }
 
 std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
@@ -83,7 +83,7 @@ std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
             sizes.push_back(plan_.buffers[plan_.results[i]].bytes);
         }
     }
-    return packed_bytes(sizes);
+    return placed_bytes(sizes);
 }
 
 void Binding::place_scratch(Arena& arena) {
@@ -212,7 +212,7 @@ void Binding::use_until(Point point) {
     for (PoolStorage* storage : written_) {
         storage->write(point);
     }
-    for (const auto& each : buffers_.packed()) {
+    for (const auto& each : buffers_.prepacked()) {
         each.copy->use(point);
     }
 }

@@ -34,15 +34,15 @@ public:
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // Finds existing packed copies of the call's arrays and allocates memory for missing ones, and decides which
+    // Finds existing prepacked copies of the call's arrays and allocates memory for missing ones, and decides which
     // scratch buffers share memory. Call this first. Throws std::logic_error if the operands do not fit the plan.
-    void find_packed(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
+    void find_prepacked(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
 
-    // Returns the bytes that the call allocates in addition to arrays on the device and their packed copies.
+    // Returns the bytes that the call allocates in addition to arrays on the device and their prepacked copies.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputLocation> inputs,
                                                 std::span<const ResultLocation> results) const;
 
-    // Places all buffers except arguments, results and packed copies of arrays in the arena. This invalidates the
+    // Places all buffers except arguments, results and prepacked copies of arrays in the arena. This invalidates the
     // scratch memory of earlier calls. Waits for the device if the arena has to grow. Throws vk::SystemError.
     void place_scratch(Arena& arena);
 
@@ -52,7 +52,7 @@ public:
     void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
               const Poll& poll);
 
-    // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers filled by earlier calls, and the
+    // Arguments of Recorder::run: the slice of each plan buffer, the prepacked buffers filled by earlier calls, and the
     // copies before and after the plan's steps.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
     [[nodiscard]] std::span<const std::size_t> full() const { return buffers_.full(); }
@@ -62,7 +62,7 @@ public:
     // Returns the point of the upload timeline at which all arrays of the call have been uploaded.
     [[nodiscard]] Point arrays_uploaded() const;
 
-    // Records that the call was submitted and is done at this point of the timeline. Stores new packed copies with
+    // Records that the call was submitted and is done at this point of the timeline. Stores new prepacked copies with
     // their arrays.
     void submitted(Point point);
 
@@ -95,7 +95,7 @@ private:
     const long process_;
     Point point_ = 0;
     std::vector<Slice> placements_;
-    CallBuffers<PoolStorage, PackedCopy> buffers_;
+    CallBuffers<PoolStorage, PrepackedCopy> buffers_;
     std::vector<SliceCopy> before_, after_;
     std::vector<Download> fetches_, downloads_;
     Pool::Pieces temporaries_, fetched_;

@@ -194,7 +194,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
             retire(locked);
             ++statistics_.calls;
         }
-        binding.find_packed(inputs, results);
+        binding.find_prepacked(inputs, results);
         const std::uint64_t bytes = binding.temporary_bytes(inputs, results);
         if (bytes > locked.arena.held()) {
             require_room(*plan, bytes, label);

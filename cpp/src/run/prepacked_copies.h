@@ -1,4 +1,4 @@
-// A cache of packed copies of an array: its elements in the order in which kernels read them.
+// A cache of prepacked copies of an array: its elements in the order in which kernels read them.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 namespace vkrnn {
 
 // The key of a copy: which elements of the array it has, and in which layout.
-struct PackedKey {
+struct PrepackedKey {
     std::uint64_t offset, bytes;  // of the elements, in the array's storage
     std::vector<std::int64_t> layout;
-    bool operator==(const PackedKey&) const = default;
+    bool operator==(const PrepackedKey&) const = default;
 };
 
 // The most recently used copies of one array. Each has the `version` of the contents that it was made from. Not
 // thread-safe.
 template <class Copy>
-class PackedCopies {
+class PrepackedCopies {
 public:
     using Shared = std::shared_ptr<const Copy>;
-    using List = std::list<std::pair<PackedKey, Shared>>;
+    using List = std::list<std::pair<PrepackedKey, Shared>>;
 
     // Returns the copy that was made from this version of the contents; null if there is none.
-    Shared find(const PackedKey& key, std::optional<std::uint64_t> version) {
+    Shared find(const PrepackedKey& key, std::optional<std::uint64_t> version) {
         const auto found = std::ranges::find(list_, key, &List::value_type::first);
         if (found == list_.end() || version != found->second->version) return nullptr;
         list_.splice(list_.begin(), list_, found);
@@ -37,7 +37,7 @@ public:
     }
 
     // Adds a copy. Returns the copies that were dropped for it.
-    [[nodiscard]] List keep(PackedKey key, Shared copy) {
+    [[nodiscard]] List keep(PrepackedKey key, Shared copy) {
         List dropped, added;
         added.emplace_front(std::move(key), std::move(copy));
         const auto old = std::ranges::find(list_, added.front().first, &List::value_type::first);
