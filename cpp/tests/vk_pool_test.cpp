@@ -40,7 +40,7 @@ protected:
     const std::shared_ptr<const vk::Context> context_ = vk::Context::get();
     const std::shared_ptr<const vk::LogicalDevice> device_ =
         std::make_shared<vk::LogicalDevice>(vk::SelectedDevice{context_, context_->candidates().at(0)});
-    vk::Pool pool_{std::make_shared<vk::Timeline>(device_, device_->call_queue()), vk::Use::device};
+    vk::Pool pool_{std::make_shared<vk::Timeline>(device_, device_->compute_queue()), vk::Use::device};
 };
 
 TEST_F(Pools, SmallPiecesShareAllocations) {

@@ -203,7 +203,7 @@ protected:
     const std::shared_ptr<const vk::Context> context_ = vk::Context::get();
     const std::shared_ptr<const vk::LogicalDevice> device_ =
         std::make_shared<vk::LogicalDevice>(vk::SelectedDevice{context_, context_->candidates().at(0)});
-    const std::shared_ptr<vk::Timeline> timeline_ = std::make_shared<vk::Timeline>(device_, device_->call_queue());
+    const std::shared_ptr<vk::Timeline> timeline_ = std::make_shared<vk::Timeline>(device_, device_->compute_queue());
     vk::Pool pool_{timeline_, vk::Use::device};
     vk::Pool::Pieces lease_ = pool_.take(kWords * 4, true);
     vk::Pipelines pipelines_{*timeline_, kFew};

@@ -38,7 +38,7 @@ try:
     from jax.custom_derivatives import SymbolicZero
 
     from vkrnn.jax._ffi import ffi_problem
-    from vkrnn.jax._host import Call
+    from vkrnn.jax._host import CallSpec
     from vkrnn.jax._primitive import bind, vary_alike
     from vkrnn.jax._sizes import StandIns
 except ImportError as error:
@@ -177,7 +177,7 @@ def _traced(kind: type[Kind], cell: str, arrays: tuple[Any, ...], descriptor: An
     checked = _checked(cell, given, descriptor, device)
     chosen = checked.resolved(None)
     descriptor = replace(descriptor, training=False)
-    call = Call(cell, cell, descriptor, chosen, device is not None, chosen.float32)
+    call = CallSpec(cell, cell, descriptor, chosen, device is not None, chosen.float32)
     found = _call(call, vary_alike(given))
     outputs = _CELLS[cell].outputs  # their order, which JAX's dicts do not keep
     names = [name for name in outputs if name in found]
@@ -198,7 +198,7 @@ def _like(name: str, value: Any, sizes: StandIns) -> Array:
     return np.broadcast_to(np.ones((), value.dtype), sizes.numbers(value.shape))
 
 
-def _forward(call: Call, given: Arrays) -> dict[str, Any]:
+def _forward(call: CallSpec, given: Arrays) -> dict[str, Any]:
     checked = _checked(call.cell, given, call.descriptor, call.device).call
     sizes, dtype = StandIns(given), given["source"].dtype
     shapes = zip(checked.result_names, map(sizes.symbols, checked.result_shapes), strict=True)
@@ -206,11 +206,11 @@ def _forward(call: Call, given: Arrays) -> dict[str, Any]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _call(call: Call, given: Arrays) -> Any:
+def _call(call: CallSpec, given: Arrays) -> Any:
     return _forward(call, given)
 
 
-def _call_and_keep(call: Call, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
+def _call_and_keep(call: CallSpec, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
     if "mask" in given and given["mask"].perturbed:
         raise NotImplementedError(f"[vkrnn.jax.{call.cell}] mask: vkrnn computes no gradient with respect to it")
     arrays = {name: primal.value for name, primal in given.items()}
@@ -220,7 +220,7 @@ def _call_and_keep(call: Call, given: Arrays) -> tuple[dict[str, Any], tuple[Arr
     return {name: found[name] for name in shown}, (arrays, kept)
 
 
-def _differentiate(call: Call, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
+def _differentiate(call: CallSpec, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
     given, results = kept
     output = above["output"]
     names = {"output": "source_gradient", "cell_output": "cell_gradient"}

@@ -20,7 +20,7 @@ from vkrnn import _core
 from vkrnn._base.warnings import warn_caller
 from vkrnn._ops.cuda import cuda_device
 from vkrnn.jax._examples import compute_examples
-from vkrnn.jax._host import Call, Kinds
+from vkrnn.jax._host import CallSpec, Kinds
 
 __all__ = ["TARGET", "ffi_problem", "handles", "make_caller"]
 
@@ -66,7 +66,7 @@ def ffi_problem() -> str:
     return _problem
 
 
-def handles(call: Call, platform: str, *, exported: bool = False) -> bool:
+def handles(call: CallSpec, platform: str, *, exported: bool = False) -> bool:
     """Return whether a program for a platform, such as "cpu" or "cuda", calls the handler.
 
     An exported program runs on devices of another process, where its arrays are, unless its calls name a device.
@@ -97,7 +97,7 @@ def _warn_once() -> None:
     )
 
 
-def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: bool) -> Callable[..., list[Any]]:
+def make_caller(call: CallSpec, names: Sequence[str], results: Kinds, *, anywhere: bool) -> Callable[..., list[Any]]:
     """Return a function of JAX arrays, which have the `names`, that makes the call and returns the `results`.
 
     If `anywhere`, the call runs where the program's arrays are in the process that runs it: on a CPU device, or on the

@@ -15,7 +15,7 @@ from vkrnn.jax._examples import compute_examples
 from vkrnn.precision import Precision, fp32_precision
 from vkrnn.results import Results
 
-__all__ = ["Call", "Kinds", "compute"]
+__all__ = ["CallSpec", "Kinds", "compute"]
 
 Array = npt.NDArray[Any]
 Kinds: TypeAlias = tuple[tuple[str, Any], ...]
@@ -23,7 +23,7 @@ Kinds: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class CallSpec:
     """A call without its arrays: JAX compares and hashes it."""
 
     function: str
@@ -40,7 +40,7 @@ class Call:
         return self.function != self.cell
 
 
-def compute(*arrays: Array, call: Call, names: Sequence[str], results: Kinds) -> tuple[Array, ...]:
+def compute(*arrays: Array, call: CallSpec, names: Sequence[str], results: Kinds) -> tuple[Array, ...]:
     """Return the results of a call with `arrays`, which have the `names`."""
     if any(array.size == 0 for array in arrays):  # no batch rows, or a vmap over no examples
         return tuple(np.zeros(kind.shape, kind.dtype) for _, kind in results)
@@ -59,7 +59,7 @@ def _loop(function: Callable[[Mapping[str, Array]], dict[str, Array]], arrays: M
     return {name: np.stack([found[name] for found in each]) for name in each[0]}
 
 
-def _compute_one(call: Call, given: Mapping[str, Array]) -> dict[str, Array]:
+def _compute_one(call: CallSpec, given: Mapping[str, Array]) -> dict[str, Array]:
     arguments = {**given, "descriptor": call.descriptor, "device": call.device}
     with fp32_precision(call.float32):
         return run(Results, call.function, arguments)._asdict()

@@ -23,12 +23,12 @@ from jax.interpreters import ad, batching, mlir
 
 from vkrnn import _core
 from vkrnn.jax import _ffi
-from vkrnn.jax._host import Call, Kinds, compute
+from vkrnn.jax._host import CallSpec, Kinds, compute
 
 __all__ = ["bind", "vary_alike"]
 
 
-def bind(call: Call, given: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+def bind(call: CallSpec, given: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of a call with the arrays `given`; they have names, shapes and dtypes `like` these."""
     results = tuple((name, jax.core.ShapedArray(value.shape, value.dtype)) for name, value in like.items())
     found = _primitive.bind(*given.values(), call=call, names=tuple(given), results=results)
@@ -103,7 +103,7 @@ def _map(arrays: Sequence[Any], axes: Sequence[int | None], *, results: Kinds, *
     return _primitive.bind(*front, results=mapped, **more), (0,) * len(mapped)
 
 
-def _refuse(_primals: Any, _tangents: Any, *, call: Call, **_: Any) -> Any:
+def _refuse(_primals: Any, _tangents: Any, *, call: CallSpec, **_: Any) -> Any:
     raise NotImplementedError(f"[vkrnn.jax.{call.cell}] gradients of gradients: vkrnn has first derivatives only")
 
 
@@ -114,7 +114,7 @@ def _is_exported(context: Any) -> bool:
 def _call_back(context: Any, *operands: Any, **parameters: Any) -> Any:
     """Make the program call back into Python."""
     if _is_exported(context):
-        call: Call = parameters["call"]
+        call: CallSpec = parameters["call"]
         why = _ffi.ffi_problem() or f"its device is {call.device.name}"
         raise NotImplementedError(
             f"[vkrnn.jax.{call.cell}] jax.export: a program that calls vkrnn cannot be exported, because the call runs "
@@ -131,7 +131,7 @@ def _call_back(context: Any, *operands: Any, **parameters: Any) -> Any:
     return found
 
 
-def _lower(context: Any, *operands: Any, call: Call, **parameters: Any) -> Any:
+def _lower(context: Any, *operands: Any, call: CallSpec, **parameters: Any) -> Any:
     """Make the program call the device, if the handlers of its platforms can.
 
     This is one rule for all platforms, because a program for several ones has the same call on each.

@@ -2,8 +2,8 @@
 #include <mutex>
 #include <utility>
 
-#include "cuda/run/cuda_call.h"
 #include "cuda/run/cuda_device.h"
+#include "cuda/run/execution.h"
 
 namespace vkrnn::cuda {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/leak.h"
 #include "base/messages.h"
 #include "base/seconds.h"
-#include "cuda/run/cuda_call.h"
 #include "cuda/run/current_stream.h"
+#include "cuda/run/execution.h"
 #include "run/empty_call.h"
 #include "run/poll.h"
 #include "vkrnn/error.h"
@@ -174,11 +174,11 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         const bool capturing = is_capturing(stream);
         if (!capturing) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(plan->kernels, prefix, poll);
-        Call call(session.memory, *plan, stream, current_allocator);
+        Execution execution(session.memory, *plan, stream, current_allocator);
         // Calls that are captured in a graph, and those with memory of another library, are not timed.
         Pending pending{{}, {}, prefix};
         try {
-            call.bind(inputs, results);
+            execution.bind(inputs, results);
             if (!capturing && current_allocator == nullptr) {
                 const std::lock_guard lock(state_mutex_);
                 retire();
@@ -186,23 +186,23 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
                 pending.end = event();
             }
             if (pending.start != Event{}) check(driver().EventRecord(pending.start, stream));
-            call.launch(kernels, *session.products, poll);
+            execution.launch(kernels, *session.products, poll);
             if (pending.end != Event{}) check(driver().EventRecord(pending.end, stream));
-            if (call.has_host_results()) wait_for(stream, poll);  // the copies would wait without asking the poll
-            call.copy_results();
-            call.finish();
+            if (execution.has_host_results()) wait_for(stream, poll);  // the copies would wait without asking the poll
+            execution.copy_results();
+            execution.finish();
         } catch (const DriverError& error) {
-            call.give_up();
+            execution.give_up();
             give_back(pending);
             if (error.code != kOutOfMemory) throw;
-            const std::uint64_t bytes = std::max<std::uint64_t>(call.temporary_bytes(), 1);
+            const std::uint64_t bytes = std::max<std::uint64_t>(execution.temporary_bytes(), 1);
             if (current_allocator != nullptr)
                 throw MemoryError(prefix + "the call needs " + bytes_text(bytes) +
                                       " of device memory, which its caller's pool does not have",
                                   bytes, 0);
             throw_no_room(prefix + "the call needs ", bytes, session);
         } catch (...) {
-            call.give_up();
+            execution.give_up();
             give_back(pending);
             throw;
         }
@@ -210,13 +210,13 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
             const std::lock_guard lock(state_mutex_);
             pending_.push_back(std::move(pending));
         }
-        if (wait || call.uploaded() != 0) wait_for(stream, poll);  // the caller may change what is still copied
+        if (wait || execution.uploaded() != 0) wait_for(stream, poll);  // the caller may change what is still copied
         const std::lock_guard lock(state_mutex_);
         ++statistics_.calls;
         ++statistics_.submissions;
-        statistics_.dispatches += call.launched();
-        statistics_.bytes_uploaded += call.uploaded();
-        statistics_.bytes_downloaded += call.downloaded();
+        statistics_.dispatches += execution.launched();
+        statistics_.bytes_uploaded += execution.uploaded();
+        statistics_.bytes_downloaded += execution.downloaded();
         statistics_.last_host_seconds = seconds_since(start);
     });
 }

@@ -25,9 +25,9 @@ public:
         std::uint32_t family = 0;
         raii::Queue queue = nullptr;
     };
-    // The queue for calls, and the one for uploads of arrays. The latter is a transfer-only queue if the device has
+    // The queue that computes, and the one for uploads of arrays. The latter is a transfer-only queue if the device has
     // one, so that uploads continue while the device computes and downloads; otherwise both are the same.
-    [[nodiscard]] const DeviceQueue& call_queue() const { return queues_.front(); }
+    [[nodiscard]] const DeviceQueue& compute_queue() const { return queues_.front(); }
     [[nodiscard]] const DeviceQueue& upload_queue() const { return queues_.back(); }
     // Returns the queue families that share buffers.
     [[nodiscard]] const std::vector<std::uint32_t>& families() const { return families_; }

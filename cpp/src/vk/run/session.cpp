@@ -19,8 +19,8 @@ std::shared_ptr<const LogicalDevice> opened(SelectedDevice selected) {
 
 Session::Session(SelectedDevice selected)
     : device(opened(std::move(selected))),
-      timeline(std::make_shared<Timeline>(device, device->call_queue())),
-      upload_timeline(&device->upload_queue() == &device->call_queue()
+      timeline(std::make_shared<Timeline>(device, device->compute_queue())),
+      upload_timeline(&device->upload_queue() == &device->compute_queue()
                           ? timeline
                           : std::make_shared<Timeline>(device, device->upload_queue())),
       pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download)},

@@ -1,4 +1,4 @@
-#include "cuda/run/cuda_call.h"
+#include "cuda/run/execution.h"
 
 #include <algorithm>
 #include <cstring>
@@ -31,7 +31,7 @@ CudaStorage& own(const Memory& memory, const Storage& storage) {
     return const_cast<CudaStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): only its order changes
 }
 
-Call::Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate)
+Execution::Execution(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate)
     : memory_(std::move(memory)),
       plan_(plan),
       stream_(stream),
@@ -39,11 +39,11 @@ Call::Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, cons
       placements_(plan.buffers.size()),
       buffers_(plan) {}
 
-Call::~Call() {
+Execution::~Execution() {
     if (temporary_ != 0 && allocate_ == nullptr) memory_->free(temporary_, stream_);
 }
 
-Address Call::allocate(std::uint64_t bytes) const {
+Address Execution::allocate(std::uint64_t bytes) const {
     if (allocate_ == nullptr) return memory_->allocate(bytes, stream_);
     const Address address = (*allocate_)(bytes);
     if (address == 0) throw DriverError{kOutOfMemory, {}};
@@ -51,7 +51,7 @@ Address Call::allocate(std::uint64_t bytes) const {
     return address;
 }
 
-void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
+void Execution::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
     check_operands(plan_, inputs, results);
     {
         const std::lock_guard lock(memory_->mutex());
@@ -75,7 +75,7 @@ void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLoc
     copy_inputs();
 }
 
-CudaStorage& Call::use(const Storage& storage) {
+CudaStorage& Execution::use(const Storage& storage) {
     CudaStorage& used = own(*memory_, storage);
     if (used.is_tracked()) {
         used.last_use().before(stream_);
@@ -85,7 +85,7 @@ CudaStorage& Call::use(const Storage& storage) {
 }
 
 // Allocates one piece of memory for everything that only this call needs.
-void Call::place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
+void Execution::place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
     const bool has_zeros = plan_.buffers.at(kZerosBuffer).bytes <= Memory::kZeroBytes;
     if (has_zeros) placements_[kZerosBuffer] = memory_->zeros();
     buffers_.lay_out(kCudaAlignment, ~std::uint64_t{0}, [&](std::size_t buffer) {
@@ -119,7 +119,7 @@ void Call::place_rest(std::span<const InputLocation> inputs, std::span<const Res
     for (const auto& [buffer, offset] : placed) placements_[buffer] = temporary_ + offset;
 }
 
-void Call::copy_inputs() {
+void Execution::copy_inputs() {
     const Functions& cu = driver();
     for (const auto& [host, from, buffer] : before_) {
         const std::uint64_t bytes = plan_.buffers[buffer].bytes;
@@ -132,18 +132,18 @@ void Call::copy_inputs() {
     }
 }
 
-void Call::launch(const std::vector<LoadedKernel>& kernels, Products& products, const Poll& poll) {
+void Execution::launch(const std::vector<LoadedKernel>& kernels, Products& products, const Poll& poll) {
     kernels_ = &kernels;
     products_ = &products;
     poll_ = &poll;
     for (const Step& next : plan_.steps) std::visit([&](const auto& each) { step(each); }, next);
 }
 
-bool Call::has_host_results() const {
+bool Execution::has_host_results() const {
     return std::ranges::any_of(after_, [](const auto& copy) { return copy.host != nullptr; });
 }
 
-void Call::copy_results() {
+void Execution::copy_results() {
     const Functions& cu = driver();
     for (const auto& [host, to, buffer] : after_) {
         const std::uint64_t bytes = plan_.buffers[buffer].bytes;
@@ -156,20 +156,20 @@ void Call::copy_results() {
     }
 }
 
-void Call::step(const Clear& clear) {
+void Execution::step(const Clear& clear) {
     const std::uint64_t bytes = plan_.buffers.at(clear.buffer).bytes;
     if (is_left_out(buffers_.full(), clear.fills) || bytes == 0 || placements_[clear.buffer] == memory_->zeros())
         return;
     check(driver().MemsetD8Async(placements_[clear.buffer], 0, bytes, stream_));
 }
 
-void Call::step(const Dispatch& dispatch) {
+void Execution::step(const Dispatch& dispatch) {
     if (is_left_out(buffers_.full(), dispatch.fills)) return;
     Launch prepared = prepare(dispatch);
     launch(prepared);
 }
 
-void Call::step(const Loop& loop) {
+void Execution::step(const Loop& loop) {
     std::vector<Launch> body;
     for (const Dispatch& dispatch : loop.body) body.push_back(prepare(dispatch));
     for (std::int64_t i = 0; i < loop.count; ++i) {
@@ -182,7 +182,7 @@ void Call::step(const Loop& loop) {
     }
 }
 
-Call::Launch Call::prepare(const Dispatch& dispatch) {
+Execution::Launch Execution::prepare(const Dispatch& dispatch) {
     const auto address_of = [&](std::size_t buffer) { return placements_[buffer]; };
     const Block& push = dispatch.push;
     Launch made{dispatch, words_for(push.bytes.size()), {}, {}};
@@ -197,7 +197,7 @@ Call::Launch Call::prepare(const Dispatch& dispatch) {
     return made;
 }
 
-void Call::launch(Launch& prepared) {
+void Execution::launch(Launch& prepared) {
     if (++launched_ % kLaunchesPerPoll == 0) ask(*poll_);
     if (prepared.product) return products_->run(*prepared.product, stream_);
     const LoadedKernel& kernel = kernels_->at(prepared.dispatch.kernel);
@@ -207,7 +207,7 @@ void Call::launch(Launch& prepared) {
                                 static_cast<void**>(parameters), nullptr));
 }
 
-void Call::give_up() noexcept {
+void Execution::give_up() noexcept {
     if (memory_->is_foreign()) return;
     try {
         const std::lock_guard lock(memory_->mutex());
@@ -216,13 +216,13 @@ void Call::give_up() noexcept {
     }
 }
 
-void Call::mark_used() {
+void Execution::mark_used() {
     for (CudaStorage* storage : written_) storage->changed();
     for (CudaStorage* storage : used_) storage->last_use().after(stream_);
     for (const auto& each : buffers_.prepacked()) each.copy->piece.last_use().after(stream_);
 }
 
-void Call::finish() {
+void Execution::finish() {
     const std::lock_guard lock(memory_->mutex());
     mark_used();
     static_cast<void>(buffers_.keep_prepacked());

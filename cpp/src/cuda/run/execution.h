@@ -1,4 +1,4 @@
-// One call of a plan on a CUDA device: the memory of its buffers, and the launches.
+// One execution of a plan on a CUDA device: the memory of its buffers, and the launches.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ namespace vkrnn::cuda {
 // Casts to CudaStorage. Throws std::invalid_argument if the storage belongs to another device.
 CudaStorage& own(const Memory& memory, const Storage& storage);
 
-class Call {
+class Execution {
 public:
     // The context must be current as long as the object lives. If `allocate` is not null, temporary memory comes from
     // it, and belongs to whoever gave it.
-    Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate);
+    Execution(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate);
     // Frees temporary memory that comes from `memory`, in the stream's order.
-    ~Call();
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
+    ~Execution();
+    Execution(const Execution&) = delete;
+    Execution& operator=(const Execution&) = delete;
 
     // Places all buffers and copies the inputs that are in host memory or not aligned. Throws DriverError, and
     // std::logic_error if the operands do not fit the plan.
