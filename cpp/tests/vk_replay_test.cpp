@@ -22,7 +22,7 @@ protected:
         const ResultLocation result{.storage = to};
         device_->run(plan, {&input, 1}, {&result, 1}, false, label, {});
     }
-    [[nodiscard]] std::uint64_t repeated() const { return device_->statistics().repeated; }
+    [[nodiscard]] std::uint64_t replayed() const { return device_->statistics().replayed; }
 };
 INSTANTIATE_TEST_SUITE_P(Memory, Replays, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });
@@ -38,7 +38,7 @@ TEST_P(Replays, ReadTheCurrentContents) {
         start(plan, from, to);
         EXPECT_EQ(read(to), plus_one(words));
         // The first call is noted, the second one is recorded for the cache.
-        EXPECT_EQ(repeated(), call < 2 ? 0 : call - 1);
+        EXPECT_EQ(replayed(), call < 2 ? 0 : call - 1);
     }
     const Statistics statistics = device_->statistics();
     EXPECT_EQ(statistics.calls, 6u);
@@ -56,7 +56,7 @@ TEST_P(Replays, MayRunAtTheSameTime) {
         start(plan, there, here);
     }
     EXPECT_EQ(read(here), Words(count, 207));
-    EXPECT_EQ(repeated(), 196u);
+    EXPECT_EQ(replayed(), 196u);
 }
 
 TEST_P(Replays, BelongToOnePlanAndOneMemory) {
@@ -74,7 +74,7 @@ TEST_P(Replays, BelongToOnePlanAndOneMemory) {
             ASSERT_EQ(read(rooms[i + 1]), Words(count, call * 10 + 1));
         }
     }
-    EXPECT_EQ(repeated(), 37u * 4);
+    EXPECT_EQ(replayed(), 37u * 4);
 }
 
 TEST_P(Replays, UsePrepackedWeightsUntilTheArrayIsWritten) {
@@ -97,7 +97,7 @@ TEST_P(Replays, UsePrepackedWeightsUntilTheArrayIsWritten) {
             EXPECT_EQ(read(to), Words(kCount, 6));
         }
     }
-    EXPECT_GT(repeated(), 0u);
+    EXPECT_GT(replayed(), 0u);
     // An input in host memory is packed again in each call.
     const std::uint64_t before = device_->statistics().dispatches;
     for (std::uint32_t call = 0; call < 3; ++call)
@@ -130,7 +130,7 @@ TEST_P(Replays, AreDroppedFromTheCache) {
         EXPECT_TRUE(read(wider) == plus_one(counting(2'000'000)));
         results.erase(results.begin(), results.begin() + 5);
     }
-    EXPECT_GE(repeated(), 50u);
+    EXPECT_GE(replayed(), 50u);
 }
 
 TEST_P(Replays, WorkAfterAnInterruptedCall) {
@@ -149,7 +149,7 @@ TEST_P(Replays, WorkAfterAnInterruptedCall) {
         start(plan, from, to);
         EXPECT_EQ(read(to), Words(count, call + 1));
     }
-    EXPECT_EQ(repeated(), 4u);
+    EXPECT_EQ(replayed(), 4u);
 }
 
 // Calls with many command buffers are not cached, so that they can be interrupted between two.
@@ -161,7 +161,7 @@ TEST_P(Replays, HaveOneCommandBuffer) {
         device_->run(plan, {}, {&result, 1}, false, "test", {});
         EXPECT_EQ(read(state), Words{fold(30000)});
     }
-    EXPECT_EQ(repeated(), 0u);
+    EXPECT_EQ(replayed(), 0u);
 }
 
 // A long call is submitted as a whole, and the caller waits later. A poll is due between two command buffers, and at

@@ -190,7 +190,7 @@ constexpr std::array kCounters = std::to_array<Counter>({
     {"calls", &Statistics::calls},
     {"submissions", &Statistics::submissions},
     {"dispatches", &Statistics::dispatches},
-    {"repeated", &Statistics::repeated},
+    {"repeated", &Statistics::replayed},
     {"bytes_uploaded", &Statistics::bytes_uploaded},
     {"bytes_downloaded", &Statistics::bytes_downloaded},
     {"bytes_imported", &Statistics::bytes_imported},

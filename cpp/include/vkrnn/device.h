@@ -27,7 +27,7 @@ struct Statistics {
     std::uint64_t calls = 0;
     std::uint64_t submissions = 0;
     std::uint64_t dispatches = 0;
-    std::uint64_t repeated = 0;          // calls that replayed the recorded commands of an earlier call
+    std::uint64_t replayed = 0;          // calls that replayed the recorded commands of an earlier call
     std::uint64_t bytes_uploaded = 0;    // copied from host memory
     std::uint64_t bytes_downloaded = 0;  // copied to host memory
     std::uint64_t bytes_imported = 0;    // host memory that the device read in place

@@ -134,7 +134,7 @@ std::vector<std::byte> Compiler::compile(const Kernel& kernel) const {
                                            ? std::filesystem::path()
                                            : std::filesystem::path(folder_) / "cuda" /
                                                  cache_name(source + chosen_cell(place), options, nvrtc_.version());
-    if (CheckedFile kept = read_checked(file); !kept.contents.empty()) return std::move(kept.contents);
+    if (CheckedFile cached = read_checked(file); !cached.contents.empty()) return std::move(cached.contents);
     Compiled made;
     try {
         made = nvrtc_.compile(source, headers(place), options);

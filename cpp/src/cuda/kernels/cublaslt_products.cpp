@@ -61,8 +61,8 @@ struct Products::Layout : lt::Owned<lt::MatrixLayout> {
 };
 
 // The library computes C^T = B A^T, because it stores columns where plans store rows. Its left operand is B.
-struct Products::Prepared {
-    Prepared(lt::Handle handle, const Kernel& kernel, const LibraryProduct& p)
+struct Products::Matmul {
+    Matmul(lt::Handle handle, const Kernel& kernel, const LibraryProduct& p)
         : b_columns(constant(kernel, kBColumns) != 0),
           a_columns(constant(kernel, kAColumns) != 0),
           doubles(is_double(kernel)),
@@ -116,7 +116,7 @@ struct Products::Prepared {
 Products::Products() = default;
 
 Products::~Products() {
-    prepared_.clear();
+    matmuls_.clear();
     if (handle_ != lt::Handle{} && driver_to_clean_up() != nullptr) lt::functions().Destroy(handle_);
 }
 
@@ -124,12 +124,12 @@ Products::Bound Products::bind(const Kernel& kernel, std::span<const std::byte> 
     LibraryProduct work{};
     if (bytes.size() < sizeof work) throw std::logic_error("a product of the library without its parameters");
     std::memcpy(&work, bytes.data(), sizeof work);
-    return {&prepared(kernel, work), work};
+    return {&matmul(kernel, work), work};
 }
 
 void Products::run(const Bound& bound, Stream stream) const {
     const auto& [found, work] = bound;
-    const Prepared& product = *found;
+    const Matmul& product = *found;
     const std::array<float, 2> factors{1, 0};
     const std::array<double, 2> double_factors{1, 0};
     const void* const one = product.doubles ? static_cast<const void*>(double_factors.data()) : factors.data();
@@ -140,7 +140,7 @@ void Products::run(const Bound& bound, Stream stream) const {
                                      stream));
 }
 
-const Products::Prepared& Products::prepared(const Kernel& kernel, const LibraryProduct& work) {
+const Products::Matmul& Products::matmul(const Kernel& kernel, const LibraryProduct& work) {
     LibraryProduct shape = work;
     shape.a = shape.b = shape.c = shape.workspace = 0;
     const auto bytes = std::as_bytes(std::span(&shape, 1));
@@ -148,8 +148,8 @@ const Products::Prepared& Products::prepared(const Kernel& kernel, const Library
     const lt::Functions& all = lt::functions();  // opened before the lock
     const std::lock_guard lock(mutex_);
     if (handle_ == lt::Handle{}) lt::check(all.Create(&handle_));
-    std::unique_ptr<const Prepared>& found = prepared_[std::move(key)];
-    if (!found) found = std::make_unique<const Prepared>(handle_, kernel, work);
+    std::unique_ptr<const Matmul>& found = matmuls_[std::move(key)];
+    if (!found) found = std::make_unique<const Matmul>(handle_, kernel, work);
     return *found;
 }
 

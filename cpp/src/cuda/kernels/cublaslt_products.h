@@ -22,10 +22,11 @@ public:
     Products(const Products&) = delete;
     Products& operator=(const Products&) = delete;
 
-    // A product of given matrices with its algorithm. It lives no longer than the object that made it.
-    struct Prepared;
+    // cuBLASLt's description of products of one shape, with its algorithm. It lives no longer than the object that made
+    // it.
+    struct Matmul;
     struct Bound {
-        const Prepared* product;
+        const Matmul* product;
         LibraryProduct work;
     };
 
@@ -39,13 +40,13 @@ public:
 
 private:
     struct Layout;
-    const Prepared& prepared(const Kernel& kernel, const LibraryProduct& work);
+    const Matmul& matmul(const Kernel& kernel, const LibraryProduct& work);
 
     ForkSafeMutex mutex_;  // guards the members below
     cublas::Handle handle_{};
     // By constants, and by the bytes of a LibraryProduct without its addresses.
     using Key = std::pair<std::vector<std::uint32_t>, std::vector<std::byte>>;
-    std::map<Key, std::unique_ptr<const Prepared>> prepared_;
+    std::map<Key, std::unique_ptr<const Matmul>> matmuls_;
 };
 
 }  // namespace vkrnn::cuda

@@ -44,8 +44,8 @@ bool keeps_blocks(const Spec& spec, std::int64_t bytes) {
     return !trains || bytes < kLarge || spec.T * spec.N < kManyRows;
 }
 
-// What a plan has already prepared for its products on matrix units.
-struct Prepared {
+// What a plan already has for its products on matrix units.
+struct MatrixNotes {
     std::optional<std::size_t> table;
     std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::size_t> blocks;  // by source buffer and layout
 };
@@ -80,7 +80,7 @@ void set_matrix_constants(Constants& constants, const Parts& parts, const Profil
 }
 
 std::size_t matrix_table(PlanBuilder& builder) {
-    std::optional<std::size_t>& table = builder.notes<Prepared>().table;
+    std::optional<std::size_t>& table = builder.notes<MatrixNotes>().table;
     if (table) return *table;
     const std::string label = "matrix table";
     const std::int64_t side = side_of(builder);
@@ -126,8 +126,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.parts * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
     const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.parts, side);
-    auto& prepared = builder.notes<Prepared>().blocks;
-    if (const auto made = prepared.find({source.buffer, layout}); made != prepared.end()) {
+    auto& existing = builder.notes<MatrixNotes>().blocks;
+    if (const auto made = existing.find({source.buffer, layout}); made != existing.end()) {
         blocks.buffer = made->second;
         return blocks;
     }
@@ -145,7 +145,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     } else {
         blocks.buffer = builder.scratch(name, elements);
     }
-    prepared[{source.buffer, layout}] = blocks.buffer;
+    existing[{source.buffer, layout}] = blocks.buffer;
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);

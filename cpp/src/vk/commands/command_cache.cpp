@@ -40,12 +40,12 @@ CachedCommands::~CachedCommands() {
 }
 
 CachedCommands* CommandBufferCache::find(const CachedCommands::Key& key) {
-    const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const auto& each) { return each->key == key; });
-    if (found == kept_.end()) {
+    const auto found = std::find_if(cached_.begin(), cached_.end(), [&](const auto& each) { return each->key == key; });
+    if (found == cached_.end()) {
         return nullptr;
     }
-    kept_.splice(kept_.begin(), kept_, found);
-    return kept_.front().get();
+    cached_.splice(cached_.begin(), cached_, found);
+    return cached_.front().get();
 }
 
 bool CommandBufferCache::was_seen(const CachedCommands::Key& key) {
@@ -61,13 +61,13 @@ bool CommandBufferCache::was_seen(const CachedCommands::Key& key) {
 }
 
 CachedCommands& CommandBufferCache::add(std::unique_ptr<CachedCommands> cached) {
-    while (kept_.size() >= kCapacity || (!kept_.empty() && dispatches_ > kMostDispatches)) {
-        dispatches_ -= kept_.back()->dispatches;
-        kept_.pop_back();
+    while (cached_.size() >= kCapacity || (!cached_.empty() && dispatches_ > kMostDispatches)) {
+        dispatches_ -= cached_.back()->dispatches;
+        cached_.pop_back();
     }
-    kept_.push_front(std::move(cached));
-    dispatches_ += kept_.front()->dispatches;
-    return *kept_.front();
+    cached_.push_front(std::move(cached));
+    dispatches_ += cached_.front()->dispatches;
+    return *cached_.front();
 }
 
 }  // namespace vkrnn::vk

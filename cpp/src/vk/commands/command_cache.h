@@ -65,9 +65,9 @@ public:
     CachedCommands& add(std::unique_ptr<CachedCommands> cached);
 
 private:
-    std::list<std::unique_ptr<CachedCommands>> kept_;  // the most recently used first
-    std::uint64_t dispatches_ = 0;                     // in all cached commands
-    std::deque<std::size_t> seen_;                     // hashes of keys
+    std::list<std::unique_ptr<CachedCommands>> cached_;  // the most recently used first
+    std::uint64_t dispatches_ = 0;                       // in all cached commands
+    std::deque<std::size_t> seen_;                       // hashes of keys
 };
 
 }  // namespace vkrnn::vk

@@ -31,7 +31,7 @@ double first_capacity(const Plan& plan, const Profile& profile, bool wait) {
 void count_submitted(const Session& session, Statistics& statistics) {
     statistics.submissions = session.submissions();
     statistics.dispatches = session.recorder.dispatches();
-    statistics.repeated = session.recorder.replayed();
+    statistics.replayed = session.recorder.replayed();
 }
 
 }  // namespace
