@@ -49,10 +49,10 @@ std::shared_ptr<Device> open_cpu() {
     return nullptr;
 }
 
-StreamLayer layer_of(CellKind kind, const bench::Weights& weights) {
+NetworkLayer layer_of(CellKind kind, const bench::Weights& weights) {
     const std::int64_t I = weights.inputs, H = weights.units;
     const std::int64_t G = static_cast<std::int64_t>(weights.bias.size()) / H;
-    StreamLayer layer{default_descriptor(kind), {}};
+    NetworkLayer layer{default_descriptor(kind), {}};
     layer.descriptor.set(Flag::reset_after, kind == CellKind::gru);
     layer.weights[Argument::input_weight] = {weights.input.data(), {G * H, I}};
     layer.weights[Argument::recurrent_weight] = {weights.recurrent.data(), {G * H, H}};
@@ -62,7 +62,7 @@ StreamLayer layer_of(CellKind kind, const bench::Weights& weights) {
 }
 
 // One call over the whole sequence, with weights that stay packed between calls.
-std::function<void(float*)> block_of(const std::shared_ptr<Device>& device, const StreamLayer& layer,
+std::function<void(float*)> block_of(const std::shared_ptr<Device>& device, const NetworkLayer& layer,
                                      const std::vector<float>& input) {
     Arguments arguments;
     for (const auto& [argument, tensor] : layer.weights) arguments[argument] = {"float32", tensor.shape, {}};
@@ -126,7 +126,7 @@ int measure_layer(CellKind kind, int I, int H, int rounds, double turn) {
                                  numbers.vector(units, scale)};
     const std::vector<float> input = numbers.vector(kSteps * inputs, 1.0F);
     const std::shared_ptr<Device> device = open_cpu();
-    const StreamLayer layer = layer_of(kind, weights);
+    const NetworkLayer layer = layer_of(kind, weights);
     Stream stream(device, {&layer, 1}, {.batch = 1, .threads = 1});
     const std::unique_ptr<bench::Step> eigen = gru ? bench::make_eigen_gru(weights) : bench::make_eigen_lstm(weights);
 

@@ -35,7 +35,7 @@ struct Weights {
     }
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t rows() const { return D() * cell(descriptor.cell).gate_count() * H; }
-    [[nodiscard]] StreamLayer layer() const {
+    [[nodiscard]] NetworkLayer layer() const {
         const TensorShape shape = D() == 2 ? TensorShape{2, rows() / 2, H} : TensorShape{rows(), H};
         return {descriptor,
                 {{input_weight, {input.data(), {rows(), I}}},
@@ -67,8 +67,8 @@ protected:
         {CellKind::single_gate_rnn, false, I, 7, 1}, {CellKind::lstm, true, 7, 5, 2}, {CellKind::gru, false, 10, 4, 3}};
     const std::shared_ptr<Device> device_ = Device::open_cpu();
 
-    [[nodiscard]] std::vector<StreamLayer> layers() const {
-        std::vector<StreamLayer> made;
+    [[nodiscard]] std::vector<NetworkLayer> layers() const {
+        std::vector<NetworkLayer> made;
         for (const Weights& each : weights_) made.push_back(each.layer());
         return made;
     }
@@ -108,7 +108,7 @@ TEST_P(Networks, HaveTheBitsOfOneCallForEachLayer) {
     };
     std::vector<std::unique_ptr<Network>> each;
     for (std::size_t l = 0; l < 3; ++l) {
-        const StreamLayer layer = weights_[l].layer();
+        const NetworkLayer layer = weights_[l].layer();
         each.push_back(std::make_unique<Network>(device_, std::span(&layer, 1)));
         NetworkArguments one{{arguments.layers[l]}, {}, 0};
         one.layers[0][source] = info({T, N, weights_[l].I});

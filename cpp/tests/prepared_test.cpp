@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "vkrnn/error.h"
+#include "vkrnn/stream.h"
 
 namespace vkrnn {
 namespace {
@@ -28,7 +29,7 @@ std::vector<float> numbers(std::int64_t count, double seed) {
 // Two LSTM layers and their weights.
 struct Network {
     std::vector<float> input = numbers(4 * H * I, 1), inner = numbers(4 * H * H, 2), recurrent = numbers(4 * H * H, 3);
-    std::vector<StreamLayer> layers{
+    std::vector<NetworkLayer> layers{
         {default_descriptor(CellKind::lstm),
          {{input_weight, {input.data(), {4 * H, I}}}, {recurrent_weight, {recurrent.data(), {4 * H, H}}}}},
         {default_descriptor(CellKind::lstm),
@@ -120,8 +121,8 @@ TEST(PreparedLayers, RunEachRowForItsLength) {
     descriptor.set(Flag::bidirectional, true);
     const HostTensor back{recurrent.data(), {2, 4 * H, H}};
     const std::array layers_given{
-        StreamLayer{descriptor, {{input_weight, {input.data(), {8 * H, I}}}, {recurrent_weight, back}}},
-        StreamLayer{descriptor, {{input_weight, {inner.data(), {8 * H, 2 * H}}}, {recurrent_weight, back}}}};
+        NetworkLayer{descriptor, {{input_weight, {input.data(), {8 * H, I}}}, {recurrent_weight, back}}},
+        NetworkLayer{descriptor, {{input_weight, {inner.data(), {8 * H, 2 * H}}}, {recurrent_weight, back}}}};
     const PreparedLayers layers(Device::open_cpu(), layers_given);
     const std::vector<float> source = numbers(T * N * I, 4), hidden = numbers(4 * N * H, 5),
                              cell = numbers(4 * N * H, 6);
@@ -280,7 +281,7 @@ TEST(PreparedLayers, RunALongStepAsAStreamDoes) {
     constexpr std::int64_t kUnits = 300;
     const std::vector<float> weights = numbers(4 * kUnits * kUnits, 2);
     const HostTensor weight{weights.data(), {4 * kUnits, kUnits}};
-    const StreamLayer layer{default_descriptor(CellKind::lstm), {{input_weight, weight}, {recurrent_weight, weight}}};
+    const NetworkLayer layer{default_descriptor(CellKind::lstm), {{input_weight, weight}, {recurrent_weight, weight}}};
     const std::shared_ptr<Device> device = Device::open_cpu();
     const PreparedLayers layers(device, {&layer, 1});
     Stream stream(device, {&layer, 1}, {.batch = 1});
@@ -326,7 +327,7 @@ TEST(PreparedLayers, ReportAWrongNumberOfThreads) {
     constexpr std::int64_t kUnits = 300;
     const std::vector<float> weights = numbers(4 * kUnits * kUnits, 2), states = numbers(kUnits, 5);
     const HostTensor weight{weights.data(), {4 * kUnits, kUnits}};
-    const StreamLayer layer{default_descriptor(CellKind::lstm), {{input_weight, weight}, {recurrent_weight, weight}}};
+    const NetworkLayer layer{default_descriptor(CellKind::lstm), {{input_weight, weight}, {recurrent_weight, weight}}};
     const PreparedLayers layers(Device::open_cpu(), {&layer, 1});
     std::vector<float> results[3] = {states, states, states};
     const LayersCall call{.T = 1,

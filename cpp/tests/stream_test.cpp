@@ -120,14 +120,14 @@ struct Network {
             const std::int64_t inputs = i == 0 ? I : H;
             arrays.push_back(numbers.array<float>(4 * H * inputs, 0.3));
             arrays.push_back(numbers.array<float>(4 * H * H, 0.3));
-            StreamLayer layer{default_descriptor(CellKind::lstm), {}};
+            NetworkLayer layer{default_descriptor(CellKind::lstm), {}};
             layer.weights[input_weight] = {arrays[2 * i].data(), {4 * H, inputs}};
             layer.weights[recurrent_weight] = {arrays[2 * i + 1].data(), {4 * H, H}};
             layers.push_back(layer);
         }
     }
     std::vector<cpu::Aligned<float>> arrays;
-    std::vector<StreamLayer> layers;
+    std::vector<NetworkLayer> layers;
 };
 
 TEST(Stream, LayersInBlocksEqualLayersInSteps) {

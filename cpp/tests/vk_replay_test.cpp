@@ -208,7 +208,7 @@ protected:
     vk::Pool::Pieces lease_ = pool_.take(kWords * 4, true);
     vk::Pipelines pipelines_{*timeline_, kFew};
     vk::Workers workers_{0};
-    vk::Stream stream_{*timeline_};
+    vk::CommandStream stream_{*timeline_};
     vk::Transfer transfer_{*timeline_, stream_, workers_};
     vk::Recorder recorder_{pool_, pipelines_, stream_};
 };

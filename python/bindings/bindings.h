@@ -149,8 +149,8 @@ ResultLocation result_location(const Device& device, const PlanBuffer& buffer, c
 using PythonLayer = std::tuple<std::string, py::dict, py::object>;
 
 // Reads layers. Their weights are stored in `kept`, which must outlive them. Throws TypeError and ValueError.
-std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
-                                     const std::string& prefix);
+std::vector<NetworkLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
+                                      const std::string& prefix);
 
 // Poll of all calls. Returns whether a call should stop, because the interpreter has received a signal or is about to
 // end. Only the main thread checks for signals, and takes the GIL for it.

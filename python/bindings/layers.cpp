@@ -56,7 +56,7 @@ class PythonLayers {
 public:
     PythonLayers(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers) : device_(device) {
         std::vector<py::array> kept;
-        const std::vector<StreamLayer> made = read_layers(layers, kept, kLayers);
+        const std::vector<NetworkLayer> made = read_layers(layers, kept, kLayers);
         {
             const Unlocked unlocked;
             layers_ = std::make_unique<PreparedLayers>(device, made);
@@ -197,15 +197,15 @@ private:
 
 }  // namespace
 
-std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
-                                     const std::string& prefix) {
-    std::vector<StreamLayer> made;
+std::vector<NetworkLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
+                                      const std::string& prefix) {
+    std::vector<NetworkLayer> made;
     for (const auto& [cell_name, arrays, descriptor] : layers) {
         const Cell* const cell = find_cell(cell_name);
         if (cell == nullptr) throw ValueError(prefix + "layers: expected the name of a cell, got '" + cell_name + "'");
         const std::string label = "layer " + std::to_string(made.size());
         const std::string where = message_prefix(*cell, false, label);
-        StreamLayer layer{read_descriptor(*cell, descriptor, where), {}};
+        NetworkLayer layer{read_descriptor(*cell, descriptor, where), {}};
         for (const auto& [key, value] : arrays) {
             const auto name = key.cast<std::string>();
             if (!py::isinstance<py::array>(value))

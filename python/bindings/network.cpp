@@ -66,7 +66,7 @@ public:
     PythonNetwork(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers) {
         for (const auto& [cell, arrays, descriptor] : layers)
             for (const auto& [name, array] : arrays) weights_.push_back(py::reinterpret_borrow<py::array>(array));
-        const std::vector<StreamLayer> made = read_layers(layers, plain_weights_, kNetwork + " ");
+        const std::vector<NetworkLayer> made = read_layers(layers, plain_weights_, kNetwork + " ");
         const Unlocked unlocked;
         network_ = std::make_unique<Network>(device, made);
     }

@@ -28,7 +28,7 @@ public:
     PythonStream(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers, std::int64_t batch,
                  unsigned threads) {
         std::vector<py::array> kept;
-        const std::vector<StreamLayer> made = read_layers(layers, kept, kPrefix);
+        const std::vector<NetworkLayer> made = read_layers(layers, kept, kPrefix);
         {
             const Unlocked unlocked;
             stream_ = std::make_unique<Stream>(device, made, StreamOptions{batch, threads});

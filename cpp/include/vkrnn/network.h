@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "vkrnn/device.h"
+#include "vkrnn/network_layer.h"
 #include "vkrnn/network_plan.h"
-#include "vkrnn/stream.h"
 
 namespace vkrnn {
 
@@ -42,7 +42,7 @@ class Network {
 public:
     // Copies the weights to the device. They must stay where they are as long as refresh() is called. Throws TypeError
     // or ValueError about the layers, MemoryError and DeviceError.
-    Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers);
+    Network(std::shared_ptr<Device> device, std::span<const NetworkLayer> layers);
     ~Network();
     Network(const Network&) = delete;
     Network& operator=(const Network&) = delete;

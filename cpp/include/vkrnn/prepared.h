@@ -11,7 +11,6 @@
 
 #include "vkrnn/device.h"
 #include "vkrnn/network.h"
-#include "vkrnn/stream.h"
 
 namespace vkrnn {
 
@@ -41,7 +40,7 @@ class PreparedLayers {
 public:
     // Copies the weights. Throws TypeError or ValueError about the layers, which must agree in H and directions,
     // MemoryError and DeviceError.
-    PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers);
+    PreparedLayers(std::shared_ptr<Device> device, std::span<const NetworkLayer> layers);
     ~PreparedLayers();
     PreparedLayers(const PreparedLayers&) = delete;
     PreparedLayers& operator=(const PreparedLayers&) = delete;

@@ -1,7 +1,7 @@
 // A stream runs recurrent layers one time step at a time and keeps their state from step to step.
 //
 //   const std::shared_ptr<Device> device = Device::open_cpu();
-//   StreamLayer layer{default_descriptor(CellKind::lstm), {
+//   NetworkLayer layer{default_descriptor(CellKind::lstm), {
 //       {Argument::input_weight, {weight.data(), {4 * H, I}}},
 //       {Argument::recurrent_weight, {recurrent.data(), {4 * H, H}}},
 //   }};
@@ -12,28 +12,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "vkrnn/device.h"
+#include "vkrnn/network_layer.h"
 
 namespace vkrnn {
-
-// A C-contiguous weight in host memory.
-struct HostTensor {
-    const void* data = nullptr;
-    TensorShape shape;
-    Dtype dtype = Dtype::float32;
-};
-
-// A recurrent layer: its options and its weights. The weights are all arguments of a call except the source, initial
-// states, mask and lengths. A stream copies them when it is constructed.
-struct StreamLayer {
-    Descriptor descriptor;
-    std::map<Argument, HostTensor> weights;
-};
 
 struct StreamOptions {
     std::int64_t batch = 1;  // N
@@ -62,7 +48,7 @@ class Stream {
 public:
     // Throws TypeError or ValueError about the layers, NotImplementedError for layers that look ahead in time
     // (bidirectional, reverse) or for a 16-bit type on a device other than the CPU, MemoryError and DeviceError.
-    Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> layers, const StreamOptions& options = {});
+    Stream(std::shared_ptr<Device> device, std::span<const NetworkLayer> layers, const StreamOptions& options = {});
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;

@@ -14,10 +14,10 @@ using enum Argument;
 
 const std::string kStream = "[stream]";
 
-std::vector<StreamLayer> layers_of(std::span<const StreamPart> parts) {
-    std::vector<StreamLayer> layers;
+std::vector<NetworkLayer> layers_of(std::span<const StreamPart> parts) {
+    std::vector<NetworkLayer> layers;
     for (const StreamPart& part : parts) {
-        StreamLayer layer{part.spec.descriptor, {}};
+        NetworkLayer layer{part.spec.descriptor, {}};
         for (const auto& [argument, data] : part.weights)
             layer.weights[argument] = {data, shape_of(part.spec, argument), part.spec.dtype};
         layers.push_back(std::move(layer));

@@ -11,18 +11,18 @@ using enum Argument;
 
 std::string layer_label(std::size_t number) { return "layer " + std::to_string(number); }
 
-std::int64_t axis_of(const StreamLayer& layer, Argument argument, std::size_t axis) {
+std::int64_t axis_of(const NetworkLayer& layer, Argument argument, std::size_t axis) {
     const auto found = layer.weights.find(argument);
     return found != layer.weights.end() && axis < found->second.shape.size() ? found->second.shape[axis] : 1;
 }
 
-Dtype dtype_of(const StreamLayer& layer) {
+Dtype dtype_of(const NetworkLayer& layer) {
     const auto found = layer.weights.find(recurrent_weight);
     return found != layer.weights.end() ? found->second.dtype : Dtype::float32;
 }
 
 // Returns the spec of one layer. `before` is the layer that feeds it; null for the first layer.
-Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* before, std::int64_t batch) {
+Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* before, std::int64_t batch) {
     Descriptor descriptor = layer.descriptor;
     const std::string prefix = layer_prefix(layer, number);
     descriptor.set(Flag::training, false);
@@ -55,13 +55,13 @@ Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* befor
 
 }  // namespace
 
-std::string layer_prefix(const StreamLayer& layer, std::size_t number) {
+std::string layer_prefix(const NetworkLayer& layer, std::size_t number) {
     return message_prefix(cell(layer.descriptor.cell), false, layer_label(number)) + " ";
 }
 
-std::vector<Spec> check_layers(std::span<const StreamLayer> layers, std::int64_t batch) {
+std::vector<Spec> check_layers(std::span<const NetworkLayer> layers, std::int64_t batch) {
     std::vector<Spec> specs;
-    for (const StreamLayer& layer : layers)
+    for (const NetworkLayer& layer : layers)
         specs.push_back(check_layer(layer, specs.size(), specs.empty() ? nullptr : &specs.back(), batch));
     return specs;
 }

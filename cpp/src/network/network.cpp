@@ -33,7 +33,7 @@ struct Network::Shared {
     unsigned refreshing = 0;      // of these, those that have not ended
 };
 
-Network::Network(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
+Network::Network(std::shared_ptr<Device> device, std::span<const NetworkLayer> layers)
     : device_(std::move(device)), shared_(std::make_unique<Shared>()) {
     if (layers.empty()) throw ValueError(kLabel + " layers: expected at least one, got none");
     const std::vector<Spec> specs = check_layers(layers, 1);

@@ -49,7 +49,7 @@ struct PreparedLayers::Plans {
     std::map<Kind, std::shared_ptr<const NetworkPlan>> by_kind;
 };
 
-PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
+PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const NetworkLayer> layers)
     : network_(std::move(device), layers), plans_(std::make_unique<Plans>()) {
     const Spec& first = spec(0);
     for (std::size_t i = 0; i < this->layers(); ++i)

@@ -42,7 +42,7 @@ private:
     std::atomic<bool>& in_use_;
 };
 
-Stream::Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> layers, const StreamOptions& options)
+Stream::Stream(std::shared_ptr<Device> device, std::span<const NetworkLayer> layers, const StreamOptions& options)
     : device_(std::move(device)) {
     if (layers.empty()) throw ValueError(kPrefix + "layers: expected at least one, got none");
     if (options.batch < 1)

@@ -33,14 +33,14 @@ struct CachedCommands {
     };
 
     // The commands are submitted to the stream. Their constants are in memory of their own.
-    CachedCommands(Key what, Stream& to, Pool& memory) : key(std::move(what)), stream(to), pool(memory) {}
+    CachedCommands(Key what, CommandStream& to, Pool& memory) : key(std::move(what)), stream(to), pool(memory) {}
     // Waits until the device is done with the commands.
     ~CachedCommands();
     CachedCommands(const CachedCommands&) = delete;
     CachedCommands& operator=(const CachedCommands&) = delete;
 
     Key key;
-    Stream& stream;
+    CommandStream& stream;
     Pool& pool;
     Pool::Pieces constants;
     Commands commands;

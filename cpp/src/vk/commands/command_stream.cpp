@@ -30,7 +30,7 @@ Commands make_commands(const Timeline& timeline) {
 
 }  // namespace
 
-void Stream::begin(const Poll& poll, bool reusable) {
+void CommandStream::begin(const Poll& poll, bool reusable) {
     const std::size_t next = (current_ + 1) % slots_.size();
     timeline_.wait(slots_[next].point, poll);
     current_ = next;
@@ -46,14 +46,14 @@ void Stream::begin(const Poll& poll, bool reusable) {
     barrier(Stage::eAllCommands, Access::eMemoryRead | Access::eMemoryWrite);
 }
 
-void Stream::copy(const Slice& from, const Slice& to) const {
+void CommandStream::copy(const Slice& from, const Slice& to) const {
     if (to.bytes != 0) {
         const BufferCopy region{.srcOffset = from.offset, .dstOffset = to.offset, .size = to.bytes};
         commands().copyBuffer(from.buffer, to.buffer, region);
     }
 }
 
-void Stream::after(const Timeline& other, Point point) {
+void CommandStream::after(const Timeline& other, Point point) {
     // A semaphore wait costs the driver more than this query, even if the point was reached long ago.
     if (point != 0 && &other != &timeline_ && other.reached().value_or(0) < point) {
         other_ = &other;
@@ -61,31 +61,31 @@ void Stream::after(const Timeline& other, Point point) {
     }
 }
 
-void Stream::end() {
+void CommandStream::end() {
     barrier(Stage::eHost, Access::eHostRead);
     commands().end();
     open_ = false;
 }
 
-Point Stream::submit() {
+Point CommandStream::submit() {
     end();
     Slot& slot = slots_[current_];
     slot.point = submit(std::array{CommandBufferSubmitInfo{.commandBuffer = *slot.commands.buffer}});
     return slot.point;
 }
 
-Commands Stream::take() {
+Commands CommandStream::take() {
     end();
     return std::exchange(slots_[current_].commands, {});
 }
 
-Point Stream::submit(std::span<const CommandBufferSubmitInfo> commands) {
+Point CommandStream::submit(std::span<const CommandBufferSubmitInfo> commands) {
     const Point point = timeline_.submit(commands, std::exchange(other_, nullptr), other_point_);
     submitted_at_[loop_submissions_++ % 2] = Clock::now();
     return point;
 }
 
-void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {
+void CommandStream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {
     const MemoryBarrier2 memory{.srcStageMask = Stage::eAllCommands,
                                 .srcAccessMask = Access::eMemoryWrite,
                                 .dstStageMask = stages,
@@ -93,14 +93,14 @@ void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {
     commands().pipelineBarrier2(DependencyInfo{.memoryBarrierCount = 1, .pMemoryBarriers = &memory});
 }
 
-void Stream::start(double capacity, bool paced) {
+void CommandStream::start(double capacity, bool paced) {
     paced_ = paced;
     capacity_ = static_cast<std::uint32_t>(std::clamp<double>(capacity, kSmallestFirstCapacity, kLargestCapacity));
     loop_submissions_ = 0;
     polled_at_ = completed_at_ = Clock::now();
 }
 
-void Stream::pace(const Poll& poll) {
+void CommandStream::pace(const Poll& poll) {
     // If the device is faster than the recording, no wait happens that would call the poll. So it is called here.
     if (const auto now = Clock::now(); now - polled_at_ >= poll_interval.load()) {
         polled_at_ = now;
@@ -112,7 +112,7 @@ void Stream::pace(const Poll& poll) {
     }
 }
 
-void Stream::adapt(Clock::time_point submitted) {
+void CommandStream::adapt(Clock::time_point submitted) {
     const auto now = Clock::now();
     const auto took = now - std::max(submitted, completed_at_);
     completed_at_ = now;

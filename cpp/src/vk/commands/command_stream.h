@@ -18,10 +18,10 @@ struct Commands {
     raii::CommandBuffer buffer = nullptr;
 };
 
-class Stream {
+class CommandStream {
 public:
     // Only the stream may submit to the timeline, which must outlive it. Throws vk::SystemError.
-    explicit Stream(Timeline& timeline) : timeline_(timeline) {}
+    explicit CommandStream(Timeline& timeline) : timeline_(timeline) {}
 
     // Returns the command buffer to record into; valid from begin() to submit().
     [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands.buffer; }

@@ -42,7 +42,7 @@ void relocate(const Block& block, std::span<const Slice> placements, std::byte* 
 
 }  // namespace
 
-Recorder::Recorder(Pool& pool, Pipelines& pipelines, Stream& stream)
+Recorder::Recorder(Pool& pool, Pipelines& pipelines, CommandStream& stream)
     : pool_(pool),
       device_(*pool.timeline().device()),
       pipelines_(pipelines),

@@ -30,7 +30,7 @@ struct SliceCopy {
 class Recorder {
 public:
     // The arguments must outlive the recorder. Throws vk::SystemError.
-    Recorder(Pool& pool, Pipelines& pipelines, Stream& stream);
+    Recorder(Pool& pool, Pipelines& pipelines, CommandStream& stream);
 
     // Records the copies `before`, the plan's steps and the copies `after`, submits them and returns the point at which
     // they are done. Compiles missing kernels first. `placements` are the slices of the plan's buffers, `full` the
@@ -93,7 +93,7 @@ private:
     Pool& pool_;
     const LogicalDevice& device_;
     Pipelines& pipelines_;
-    Stream& stream_;
+    CommandStream& stream_;
     Timings timings_;
     bool labels_;
     std::atomic<std::uint64_t> dispatches_ = 0, replayed_ = 0;

@@ -13,7 +13,7 @@ namespace vkrnn::vk {
 class Transfer {
 public:
     // The arguments must outlive the transfer.
-    Transfer(Timeline& timeline, Stream& stream, Workers& workers)
+    Transfer(Timeline& timeline, CommandStream& stream, Workers& workers)
         : timeline_(timeline),
           stream_(stream),
           workers_(workers),
@@ -37,7 +37,7 @@ public:
 
 private:
     Timeline& timeline_;
-    Stream& stream_;
+    CommandStream& stream_;
     Workers& workers_;
     Ring up_, down_;
     std::uint64_t recorded_ = 0;  // bytes of uploads in the open command buffer

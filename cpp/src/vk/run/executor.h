@@ -74,7 +74,7 @@ private:
     void wait_for_contents(const Session& session, const PoolStorage& storage, const Poll& poll);
     // Submits commands that read one storage and write the other.
     void submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
-                     const std::function<void(const Stream&)>& record);
+                     const std::function<void(const CommandStream&)>& record);
 
     const Profile profile_;
     const StrategyChoice fixed_;

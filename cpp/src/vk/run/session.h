@@ -39,9 +39,9 @@ struct Session {
     Workers workers;
     Arena arena;
     Pipelines pipelines;
-    Stream stream;
+    CommandStream stream;
     Transfer transfer;
-    Stream upload_stream;
+    CommandStream upload_stream;
     Transfer upload_transfer;
     Recorder recorder;
 };

@@ -102,7 +102,7 @@ void Executor::copy(const ResultLocation& to, const InputLocation& from, std::ui
     const auto session = session_to_wait_for(kArray);
     PoolStorage& target = session->pools.own(*to.storage);
     PoolStorage& source = session->pools.own(*from.storage);
-    submit_copy(source, target, poll, [&](const Stream& stream) {
+    submit_copy(source, target, poll, [&](const CommandStream& stream) {
         stream.copy(source.slice().part(from.offset, bytes), target.slice().part(to.offset, bytes));
     });
     const std::lock_guard lock(state_mutex_);
@@ -119,7 +119,7 @@ void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
         storage.changed();
         return;
     }
-    submit_copy(storage, storage, poll, [&](const Stream& stream) {
+    submit_copy(storage, storage, poll, [&](const CommandStream& stream) {
         stream.commands().fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
     });
 }
@@ -130,7 +130,7 @@ void Executor::wait(const Storage& storage, const Poll& poll) {
 }
 
 void Executor::submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
-                           const std::function<void(const Stream&)>& record) {
+                           const std::function<void(const CommandStream&)>& record) {
     with_lock(submit_mutex_, kArray, poll, [&](Session& locked) {
         locked.stream.begin(poll);
         locked.stream.after(*locked.upload_timeline, std::max(source.uploaded(), target.uploaded()));
