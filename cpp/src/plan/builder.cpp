@@ -188,8 +188,8 @@ std::size_t PlanBuilder::kernel(std::string shader, Constants constants) {
     return plan_.kernels.size() - 1;
 }
 
-std::size_t PlanBuilder::cell_kernel(const std::string& driver, Constants constants) {
-    return kernel(std::string(plan_.spec.cell().shader) + "_" + driver, std::move(constants));
+std::size_t PlanBuilder::cell_kernel(const std::string& name, Constants constants) {
+    return kernel(std::string(plan_.spec.cell().shader) + "_" + name, std::move(constants));
 }
 
 std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64_t z) const {

@@ -118,8 +118,8 @@ public:
     std::size_t prepacked(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
                           bool optional = false);
     std::size_t kernel(std::string shader, Constants constants);
-    // Returns the kernel that a driver makes of the call's cell.
-    std::size_t cell_kernel(const std::string& driver, Constants constants);
+    // Returns the cell kernel with this name for the call's cell.
+    std::size_t cell_kernel(const std::string& name, Constants constants);
 
     // Add steps. An `independent` step may run concurrently with the step before it. It still waits at a barrier if it
     // uses a buffer that was first written since the last barrier.

@@ -21,9 +21,9 @@ namespace {
 
 // These end the names of kernels that compute in float64, and of those with tensors in a 16-bit type.
 constexpr std::string_view kFloat64 = "_f64", k16Bit = "_16bit";
-constexpr std::string_view kCells = "cells/", kDrivers = "/drivers/", kCell = ".glsl", kPlain = ".comp";
+constexpr std::string_view kCells = "cells/", kCellKernels = "/drivers/", kCell = ".glsl", kPlain = ".comp";
 
-// A kernel's file, and its cell if it is a driver.
+// A kernel's file, and its cell if it is a cell kernel.
 struct KernelSource {
     std::string_view file, cell;
     bool float64, has_16bit_tensors;
@@ -46,10 +46,10 @@ KernelSource find_kernel(std::string_view name) {
         cell.remove_prefix(kCells.size());
         cell.remove_suffix(kCell.size());
         if (!name.starts_with(std::string(cell) + "_")) continue;
-        const std::string driver =
-            std::string(kDrivers) + std::string(name.substr(cell.size() + 1)) + std::string(kCell);
+        const std::string cell_kernel =
+            std::string(kCellKernels) + std::string(name.substr(cell.size() + 1)) + std::string(kCell);
         for (const SourceFile& source : sources())
-            if (std::string_view(source.name).ends_with(driver)) {
+            if (std::string_view(source.name).ends_with(cell_kernel)) {
                 place.file = source.name;
                 place.cell = cell;
                 return place;
@@ -63,7 +63,7 @@ std::string main_source(const KernelSource& place) {
            "\"\n};\n#include \"cuda/entry.cuh\"\n";
 }
 
-// Returns the file that drivers include for their cell.
+// Returns the file that cell kernels include for their cell.
 std::string chosen_cell(const KernelSource& place) {
     return "#ifndef VKRNN_CHOSEN_CELL\n#define VKRNN_CHOSEN_CELL\n#include \"" + std::string(kCells) +
            std::string(place.cell) + std::string(kCell) + "\"\n#endif\n";

@@ -117,8 +117,8 @@ MatrixPlan::Weights MatrixPlan::pack_weights(const Phase& phase) {
             spec_.gradients ? phase.first * run_blocks_ : 0};
 }
 
-Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, Constants constants,
-                          std::uint32_t steps) {
+Dispatch MatrixPlan::step(const Phase& phase, const std::string& cell_kernel, const Weights& weights,
+                          Constants constants, std::uint32_t steps) {
     StepBlock views = views_;
     // Blocks are addressed in elements of four bytes. A 16-byte vector has four of them.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
@@ -126,7 +126,7 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const W
     views.first_depth(weights.first_block);
     constants.stored(views.stored(), spec_.dtype);
     const std::size_t kernel =
-        builder_.cell_kernel(driver + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
+        builder_.cell_kernel(cell_kernel + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
     return step_dispatch(builder_, phase.label, kernel,
                          builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), views, steps);
 }

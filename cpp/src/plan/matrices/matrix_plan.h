@@ -44,7 +44,7 @@ public:
     // Returns the constants of a phase's kernel. `tagged`: whether it waits until words have the step's tag.
     [[nodiscard]] Constants constants(const StepOptions& options, bool tagged) const;
     // Returns a phase's dispatch, which makes `steps` steps if they are several.
-    Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, Constants constants,
+    Dispatch step(const Phase& phase, const std::string& cell_kernel, const Weights& weights, Constants constants,
                   std::uint32_t steps = 0);
 
 private:

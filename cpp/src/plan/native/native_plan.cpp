@@ -76,7 +76,7 @@ cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b
     return {spec.T, spec.N, at_lines(a), along_k ? at_lines(b) : 0, along_k ? 0 : at_lines(c), along_k ? 1U : 0U};
 }
 
-void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block,
+void loop(PlanBuilder& builder, const std::string& label, const std::string& cell_kernel, const StepBlock& block,
           std::uint32_t keep, cpu::LoopWork work = {}) {
     const Spec& spec = builder.spec();
     work.params = block.params();
@@ -87,7 +87,7 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
     work.live = live_rows(builder);
     work.has_lengths = spec.has(Argument::lengths);
     work.packed_views = block.packed_views();
-    const std::size_t kernel = builder.cell_kernel(driver, cell_constants(spec, {0, keep}));
+    const std::size_t kernel = builder.cell_kernel(cell_kernel, cell_constants(spec, {0, keep}));
     builder.add(Dispatch{label, kernel, {}, make_block(work)});
 }
 
