@@ -131,7 +131,7 @@ void require_axes(const std::vector<py::ssize_t>& shape) {
         if (axis < 0) throw ValueError("[Array] shape: expected axes of at least 0, got " + std::to_string(axis));
 }
 
-// Returns the type in native byte order.
+// Returns the type in host byte order.
 py::dtype element_type(const py::dtype& dtype) {
     const std::string name = dtype_name(dtype);
     if (std::ranges::find(kDtypes, name, [](Dtype known) { return name_of(known); }) == kDtypes.end()) {

@@ -12,17 +12,17 @@
 namespace vkrnn::python {
 namespace {
 
-bool is_native(const py::dtype& dtype) { return dtype.byteorder() == '=' || dtype.byteorder() == '|'; }
+bool is_in_host_order(const py::dtype& dtype) { return dtype.byteorder() == '=' || dtype.byteorder() == '|'; }
 
-// Returns the array's type in native byte order.
-py::dtype native_dtype(const py::array& array) {
+// Returns the array's type in host byte order.
+py::dtype host_order_dtype(const py::array& array) {
     py::dtype dtype = array.dtype();
-    return is_native(dtype) ? dtype : dtype.attr("newbyteorder")("=");
+    return is_in_host_order(dtype) ? dtype : dtype.attr("newbyteorder")("=");
 }
 
 bool is_plain(const py::array& array) {
     constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
-    return (array.flags() & flags) == flags && is_native(array.dtype());
+    return (array.flags() & flags) == flags && is_in_host_order(array.dtype());
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ bool is_plain(const py::array& array) {
 // Avoids numpy.require for plain arrays, because it takes a microsecond to find that nothing is to be done.
 py::array plain(const py::array& array) {
     if (is_plain(array)) return array;
-    return py::module_::import("numpy").attr("require")(array, native_dtype(array), "CA");
+    return py::module_::import("numpy").attr("require")(array, host_order_dtype(array), "CA");
 }
 
 Argument argument_named(std::string_view name, const std::string& prefix) {
@@ -86,7 +86,7 @@ namespace {
 // Returns the dtype of a call's results, which is that of its source.
 py::dtype result_dtype(const CheckedCall& checked) {
     const py::object& source = array_of(checked, Argument::source);
-    return py::isinstance<Array>(source) ? source.cast<const Array&>().dtype : native_dtype(source);
+    return py::isinstance<Array>(source) ? source.cast<const Array&>().dtype : host_order_dtype(source);
 }
 
 std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, bool tf32) {

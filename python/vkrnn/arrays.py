@@ -109,7 +109,7 @@ class Array(_core.Array):
             If it has another shape.
         """
         source = _taken("[Array.copy_from] source:", source)
-        if _native(source.dtype) != self.dtype:
+        if _in_host_order(source.dtype) != self.dtype:
             raise TypeError(f"[Array.copy_from] source: expected dtype {self.dtype}, got {source.dtype}")
         if source.shape != self.shape:
             raise ValueError(f"[Array.copy_from] source: expected shape {list(self.shape)}, got {list(source.shape)}")
@@ -306,17 +306,17 @@ def _make(
     if isinstance(dtype, str) and dtype == "bfloat16":
         dtype = bfloat16(f"[{user}] dtype:")
     try:
-        native = _native(np.dtype(dtype))
+        element_type = _in_host_order(np.dtype(dtype))
     except TypeError:
-        native = None
-    if native is None or native.name not in _DTYPES:
-        got = repr(dtype) if native is None else native
+        element_type = None
+    if element_type is None or element_type.name not in _DTYPES:
+        got = repr(dtype) if element_type is None else element_type
         raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {got}")
     owner = resolve(device, f"[{user}]")
-    return Array(owner, owner._open("[Array]"), native, axes, host_writes)
+    return Array(owner, owner._open("[Array]"), element_type, axes, host_writes)
 
 
-def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _in_host_order(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
