@@ -45,19 +45,21 @@ for cell, (G, descriptor) in cells.items():
         arrays = {key: misaligned(shapes[key]) for key in reversed(shapes)}
         for number, array in enumerate(arrays.values()):
             array[...] = number + 1
-        kinds = [(key, "float32", array.shape) for key, array in arrays.items()]
-        call = _core.CudaCall(device._open(), cell, name != cell, descriptor, kinds, False)
-        results = {key: misaligned(shape) for key, shape in call.results}
-        copy, copied = np.zeros(3, np.float32), []
+        call = _core.TensorCall(
+            device._open(), cell, descriptor, layers=1, gradients=name != cell, trained=1, lengths=None, packed=False,
+            torch_layout=False, tf32=False,
+            operands=[(key, 0, "float32", array.shape) for key, array in arrays.items()],
+        )
+        results = {key: misaligned(shape) for key, _, shape in call.results}
+        copied = []
         def allocate(count):
             memory = np.zeros(count // 4 + 64, np.float32)
             first = -(memory.ctypes.data // 4) % 64
             copied.append(memory[first : first + count // 4])
             copied[0][...] = np.arange(count // 4)
             return copied[0].ctypes.data
-        after = (copy.ctypes.data, results[next(iter(results))].ctypes.data, 12)
         addresses = [[array.ctypes.data for array in those.values()] for those in (arrays, results)]
-        call.run(*addresses, 1, allocate, [after])
+        call.run(*addresses, 1, 0, 0, allocate)
         plan = vkrnn.plan(getattr(vkrnn, name), **arrays, descriptor=descriptor, device=device)
         where = {"input": [], "result": []}
         for key, role, count in plan.buffers:
@@ -72,8 +74,7 @@ for cell, (G, descriptor) in cells.items():
             if key.removeprefix("gradient of ") != of or list(array.flat) != list(range(at, at + count // 4)):
                 wrong.append(key)
             at += aligned(count) // 4
-        first = next(iter(results.values())).flat
-        print((name, len(where["input"]) == len(arrays), wrong, copy.tolist() == list(first)[:3]))
+        print((name, len(where["input"]) == len(arrays), wrong))
 """
 
 
@@ -84,7 +85,7 @@ def _fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_each_address_is_that_of_its_argument(fake: dict[str, str]) -> None:
-    """Whatever the order in which arguments are given, and for all results; copies are made after a call."""
+    """Whatever the order in which arguments are given, and for all results."""
     found = [literal_eval(line) for line in run(PROGRAM, fake).splitlines()]
     cells = ("single_gate_rnn", "lstm", "gru")
-    assert found == [(name, True, [], True) for cell in cells for name in (cell, f"{cell}_gradients")]
+    assert found == [(name, True, []) for cell in cells for name in (cell, f"{cell}_gradients")]

@@ -194,9 +194,12 @@ from vkrnn import _core
 arrays = [vkrnn.asarray(array, device=device) for array in (x, w, w)]
 spare = vkrnn.empty((1 << 20,), device=device)
 address = lambda array: array.__cuda_array_interface__["data"][0]
-kinds = [(name, "float32", a.shape) for name, a in zip(("source", "recurrent_weight", "input_weight"), arrays)]
-prepared = _core.CudaCall(device._open(), "lstm", False, vkrnn.LSTMDescriptor(), kinds, False)
-(name, shape), = prepared.results
+names = "source", "recurrent_weight", "input_weight"
+prepared = _core.TensorCall(
+    device._open(), "lstm", vkrnn.LSTMDescriptor(), layers=1, gradients=False, trained=1, lengths=None, packed=False,
+    torch_layout=False, tf32=False, operands=[(name, 0, "float32", a.shape) for name, a in zip(names, arrays)],
+)
+(name, _, shape), = prepared.results
 print(name, shape)
 output = vkrnn.empty(shape, device=device)
 before, asked = driver.fake_cuda_allocations(), []
@@ -204,24 +207,26 @@ def allocate(count):
     asked.append(count)
     return address(spare)
 for _ in range(2):
-    prepared.run(list(map(address, arrays)), [address(output)], 0, allocate)
+    prepared.run(list(map(address, arrays)), [address(output)], 0, 0, 0, allocate)
+print(asked[0] == prepared.bytes)
+prepared.run(list(map(address, arrays)), [address(output)], 0, address(spare), spare.nbytes, None)
 print(len(asked), 0 < asked[0] < spare.nbytes, driver.fake_cuda_allocations() - before)
 try:
-    prepared.run(list(map(address, arrays)), [address(output)], 0, lambda count: 0)
+    prepared.run(list(map(address, arrays)), [address(output)], 0, 0, 0, lambda count: 0)
 except MemoryError as error:
     print(str(error).split(", ")[-1])
 def interrupted(count):
     raise RuntimeError("the allocator's own words")
 for wrong in (interrupted, lambda count: address(spare) + 8):
     try:
-        prepared.run(list(map(address, arrays)), [address(output)], 0, wrong)
+        prepared.run(list(map(address, arrays)), [address(output)], 0, 0, 0, wrong)
     except RuntimeError as error:
         print(type(error).__name__, error)
 print(call(*arrays[:2]).shape)
 """
     )
     *first, raised, misaligned, last = run(program, fake).splitlines()
-    assert first == ["output (5, 3, 8)", "2 True 0", "which its caller's pool does not have"]
+    assert first == ["output (5, 3, 8)", "True", "2 True 0", "which its caller's pool does not have"]
     assert "the allocator's own words" in raised
     assert "the caller's memory is not aligned" in misaligned
     assert last == "(5, 3, 8)"
