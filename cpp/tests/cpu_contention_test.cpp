@@ -2,15 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <barrier>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -258,23 +255,15 @@ int processors_of_this_thread() {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
-// Returns the length of this thread's time slices in nanoseconds, or 0 before Linux 6.12.
-std::uint64_t slice_of_this_thread() {
-    std::array<std::uint64_t, 6> attributes{};  // the length is the fourth of sched_attr's members of eight bytes
-    return syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0) == 0 ? attributes[3] : 0;
-}
-
 TEST_F(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
     const int all = processors_of_this_thread();
     const unsigned allowed = allowed_threads();
     if (allowed == 1 || static_cast<int>(allowed) != all) GTEST_SKIP() << "needs all of several processors";
     std::vector<int> counts(allowed), where(allowed);
-    std::vector<std::uint64_t> slices(allowed);
     const auto run = [&] {
         run_on_team(allowed, {}, [&](Member& member) {
             counts.at(member.rank()) = processors_of_this_thread();
             where.at(member.rank()) = sched_getcpu();
-            slices.at(member.rank()) = slice_of_this_thread();
         });
     };
     std::vector<int> one_each(allowed, 1);
@@ -282,9 +271,6 @@ TEST_F(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
     pool_contention.note_own(Contention::Clock::now());
     run();
     EXPECT_EQ(counts, one_each);
-    if (slices.front() != 0) {
-        EXPECT_EQ(slices.back(), 100'000U);
-    }
     std::sort(where.begin() + 1, where.end());
     EXPECT_EQ(std::adjacent_find(where.begin() + 1, where.end()), where.end());
     pool_contention.end();

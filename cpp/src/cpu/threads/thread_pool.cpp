@@ -1,8 +1,6 @@
 #include "cpu/threads/thread_pool.h"
 
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <csignal>
 
@@ -10,7 +8,6 @@
 #include <array>
 #include <chrono>
 #include <memory>
-#include <utility>
 
 #include "cpu/threads/contention.h"
 #include "cpu/threads/sleep.h"
@@ -37,25 +34,6 @@ std::atomic<unsigned> forks_so_far = 0;
     current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
 });
 
-// Asks for time slices of a tenth of a millisecond. When it is woken, a thread with shorter slices than the one that
-// occupies its processor need not wait for the end of that one's slice. Its share of the processor stays the same.
-// Linux before 6.12 ignores this.
-void use_short_slices() {
-#ifdef SYS_sched_setattr
-    struct {  // sched_attr of linux/sched/types.h, which contradicts <sched.h> in older systems
-        std::uint32_t size, policy;
-        std::uint64_t flags;
-        std::int32_t nice;
-        std::uint32_t priority;
-        std::uint64_t runtime, deadline, period;
-    } attributes{};
-    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0 || attributes.policy != SCHED_OTHER)
-        return;
-    attributes.runtime = std::chrono::nanoseconds(100us).count();
-    syscall(SYS_sched_setattr, 0, &attributes, 0);
-#endif
-}
-
 }  // namespace
 
 Pool& pool() { return *current_pool; }
@@ -63,7 +41,6 @@ Pool& pool() { return *current_pool; }
 unsigned forks() { return forks_so_far.load(std::memory_order_relaxed); }
 
 void Worker::run() {
-    bool has_short_slices = false;
     for (std::uint32_t last = 0;; ++last) {
         if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; },
                         pool_contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
@@ -71,7 +48,6 @@ void Worker::run() {
             while (turn_.load() == last) sleep_while(turn_, last, 1h);
             sleeps_ = 0;
         }
-        if (wants_short_slices_ && !std::exchange(has_short_slices, true)) use_short_slices();
         (*work_)(rank_);
         done_.store(last + 1);
         if (waited_for_.load() != 0) wake_all(done_);
@@ -176,7 +152,6 @@ void Pool::place(const std::vector<Worker*>& workers, bool apart) {
         if (CPU_ISSET(i, &all)) processors.at(count++) = i;
     const int callers = sched_getcpu();
     for (Worker* worker : workers) {
-        worker->wants_short_slices_ = apart;
         cpu_set_t target = all;
         if (count != 0) {
             const int own = processors.at((worker->number_ + 1) % count);

@@ -31,8 +31,7 @@ private:
     std::atomic<std::uint32_t> sleeps_ = 0, waited_for_ = 0;
     const std::function<void(unsigned)>* work_ = nullptr;
     unsigned rank_ = 0;
-    bool wants_short_slices_ = false;  // set before work is given
-    std::size_t number_ = 0;           // how many workers were created before it
+    std::size_t number_ = 0;  // how many workers were created before it
     pthread_t handle_{};
     cpu_set_t affinity_{};
 };
