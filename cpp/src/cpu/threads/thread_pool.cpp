@@ -9,14 +9,12 @@
 #include <chrono>
 #include <memory>
 
-#include "cpu/threads/contention.h"
 #include "cpu/threads/sleep.h"
 #include "vkrnn/poll_interval.h"
 
 namespace vkrnn::cpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 // How long threads spin before they sleep. Workers spin while they wait for work, because waking a sleeping thread
@@ -42,8 +40,7 @@ unsigned forks() { return forks_so_far.load(std::memory_order_relaxed); }
 
 void Worker::run() {
     for (std::uint32_t last = 0;; ++last) {
-        if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; },
-                        pool_contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
+        if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; }, kSpinForWork)) {
             sleeps_ = 1;
             while (turn_.load() == last) sleep_while(turn_, last, 1h);
             sleeps_ = 0;
