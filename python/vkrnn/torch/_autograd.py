@@ -27,6 +27,7 @@ from vkrnn.torch._network import (
     keeps_outputs,
     network,
     network_backward,
+    repeated_backward,
     results_of,
 )
 from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
@@ -156,19 +157,23 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
     form: Form = ctx.form
     if form.trained == form.layers:
         raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-    count = len(ctx.given)
+    count = form.weights + form.masks + form.between + 4  # with the source, two states and the lengths
     saved = ctx.saved_tensors  # which may only be read once
     tensors, output, kept = list(saved[:count]), saved[count], saved[count + 1 :]
-    for number, bias in ctx.given.items():  # of those that were not saved, or as copies
-        if bias is not None:
-            tensors[number] = bias if tensors[number] is None else connected(tensors[number], bias)
+    above = d_output, d_h_n, d_c_n if form.mode.startswith("LSTM") else None
+    for number, bias in ctx.biases.items():
+        tensors[number] = bias if tensors[number] is None else connected(tensors[number], bias)
+    is_changed = ctx.version is not None and ctx.counter._version != ctx.version  # noqa: SLF001 - torch's name
+    if ctx.planned is not None and not is_changed and not torch.is_grad_enabled() and is_plain(above):
+        repeated = repeated_backward(ctx.planned, above, output, kept, tensors)
+        if repeated is not None:
+            return [*repeated, None]
     inputs = form.inputs(tensors)
-    if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
+    if is_changed:
         if _versions(form, inputs.weights) != ctx.bias_versions:
             raise RuntimeError(_CHANGED)
         with torch.no_grad():  # the caller has changed the output in place
             output, *_ = network(*inputs._replace(trained=form.layers))
-    above = d_output, d_h_n, d_c_n if form.mode.startswith("LSTM") else None
     if _are_batched(above):
         found = _batched_gradients(*above, output, list(kept), inputs)
     else:
@@ -223,14 +228,14 @@ def _saved(
     ctx.form, ctx.version = form, None
     saved = list(tensors)
     # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
-    # reset_after. What is saved of them is by number here; the others are None.
-    ctx.given = dict.fromkeys(range(len(saved)))
+    # reset_after. These are the biases, by their number among the tensors.
+    ctx.biases = {}
     each = form.weights // form.layers
     if each >= 4:
         reads = form.mode.startswith("GRU") and descriptor(form.mode, bidirectional=False).reset_after
         for first in range(1, 1 + form.weights, each):
             for number in (first + 2, first + 3):
-                ctx.given[number] = saved[number]
+                ctx.biases[number] = saved[number]
                 saved[number] = saved_bias(saved[number]) if reads and number == first + 3 else None
     last = None
     if form.mode.startswith("GRU") and form.trained < form.layers:

@@ -36,6 +36,7 @@ __all__ = [
     "network_backward",
     "plan_network",
     "register",
+    "repeated_backward",
     "results_of",
 ]
 
@@ -105,7 +106,7 @@ def _kind(
 ) -> Kind:
     """Return the kind of a call. `above` says which upstream gradients there are; it is None in a forward call."""
     name = torch_mode(mode)
-    names = [("source", 0), *((weight, layer) for layer in range(layers) for weight in _weights_of(each))]
+    names = [("source", 0), *_names_of_weights(layers, each)]
     names += [(state, ALL) for state, given in zip(("init_state", "init_cell"), states, strict=True) if given]
     names += [("mask", layer) for layer in range(layers)] if masks else []
     names += [("between", layer) for layer in range(layers - 1)] if between else []
@@ -216,24 +217,55 @@ def compute_network_backward(
         d_source, *others = compute_network_backward(*padded)
         return None if d_source is None else padding.pack(d_source), *others  # type: ignore[return-value]
     keep_until_read(inputs.source, *inputs.weights, inputs.h_0, inputs.c_0, *inputs.masks, *inputs.between)
-    d_output, d_h_n, d_c_n = above
-    given = d_output is not None, d_h_n is not None, d_c_n is not None
+    key = _which(above)
     tensors = [*_operands(inputs), *[each for each in (*above, *kept, output) if each is not None]]
     if planned is None:
-        found = run(_kind_of(inputs, given), tensors, inputs.lengths)
+        found = run(_kind_of(inputs, key), tensors, inputs.lengths)
     else:
-        key = *given, may_round()
-        known = planned.backward.get(key)
-        if known is None or not known.takes(tensors):
-            known, tensors = plan(_kind_of(inputs, given), tensors)
-            planned.backward[key] = known
+        known, tensors = plan(_kind_of(inputs, key), tensors)
+        planned.backward[(*key, may_round())] = known
         found = known.run(inputs.source, [each.data_ptr() for each in tensors])
-    names = [(name, layer) for layer in range(inputs.layers) for name in _weights_of(inputs.each)]
+    names = _names_of_weights(inputs.layers, inputs.each)
     d_weights = [
         each if each is None or each.shape == weight.shape else each.view(weight.shape)
         for each, weight in zip(map(found.get, names), inputs.weights, strict=True)
     ]
     return found.get(("source", 0)), d_weights, found.get(("init_state", ALL)), found.get(("init_cell", ALL))
+
+
+def repeated_backward(
+    planned: Planned,
+    above: tuple[Tensor | None, Tensor | None, Tensor | None],
+    output: Tensor | None,
+    kept: Sequence[Tensor],
+    tensors: Sequence[Tensor | None],
+) -> list[Tensor | None] | None:
+    """Return the gradients with respect to the source, the weights and the states of a call in one direction.
+
+    `planned` is the plan of the forward call, which was on these tensors. Return None if it has no plan for a gradient
+    call like this one, or if weights have moved.
+    """
+    known = planned.backward.get((*_which(above), may_round()))
+    operands = [each for each in (*tensors, *above, *kept, output) if each is not None]
+    if known is None or not known.takes(operands):
+        return None
+    source, *weights, h_0, c_0, _ = tensors
+    assert source is not None  # noqa: S101
+    keep_until_read(source, h_0, c_0)
+    found = known.run(source, [each.data_ptr() for each in operands])
+    layers = planned.kind.layers
+    names = ("source", 0), *_names_of_weights(layers, len(weights) // layers), ("init_state", ALL), ("init_cell", ALL)
+    return list(map(found.get, names))
+
+
+def _which(above: Sequence[Tensor | None]) -> tuple[bool, bool, bool]:
+    d_output, d_h_n, d_c_n = above
+    return d_output is not None, d_h_n is not None, d_c_n is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _names_of_weights(layers: int, each: int) -> list[tuple[str, int]]:
+    return [(name, layer) for layer in range(layers) for name in _weights_of(each)]
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Any, ...]:
