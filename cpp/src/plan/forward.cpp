@@ -1,4 +1,5 @@
-// Makes forward plans, which compute x W^T for all time steps at once and then run the steps one after the other.
+// Makes forward plans, which compute x W^T for all time steps at once, unless the loop does so, and then run the steps
+// one after the other.
 #include "forward.h"
 
 namespace vkrnn {

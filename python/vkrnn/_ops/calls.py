@@ -1,4 +1,4 @@
-"""Common part of all public functions: a call is checked completely before a device is selected."""
+"""Common part of all public functions: a call is checked before a device is selected."""
 
 from __future__ import annotations
 

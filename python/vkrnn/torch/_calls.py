@@ -81,7 +81,7 @@ class Planned(NamedTuple):
     backward: dict[tuple[bool, ...], Planned]  # gradient calls, by which upstream gradients there are and by precision
 
     def takes(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the call can run again on these tensors, on the same device and without lengths."""
+        """Return whether the call can run again on these tensors, which are on its device, without lengths."""
         if not self.core.usable:
             return False
         for tensor, shape in zip(tensors, self.operands, strict=True):

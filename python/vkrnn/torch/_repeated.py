@@ -32,7 +32,7 @@ _settings = operator.attrgetter("backend", "batch_first", "training", "recurrent
 
 
 class RepeatedCalls:
-    """The latest calls of a module, by the source's shape and whether there are states and gradients."""
+    """Calls of a module, by the source's shape, whether there are states, and whether gradients may be recorded."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], _RepeatedCall] = {}
