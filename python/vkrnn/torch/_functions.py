@@ -60,18 +60,8 @@ def single_gate_rnn(
 
     {raises}
     """
-    return _differentiable(
-        Outputs,
-        "single_gate_rnn",
-        descriptor,
-        source=source,
-        recurrent_weight=recurrent_weight,
-        input_weight=input_weight,
-        bias=bias,
-        init_state=init_state,
-        mask=mask,
-        lengths=lengths,
-    )
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths
+    return _differentiable(Outputs, "single_gate_rnn", descriptor, arrays)
 
 
 @with_paragraphs(_PARAGRAPHS)
@@ -111,20 +101,8 @@ def lstm(
     >>> peephole.grad.shape
     torch.Size([16])
     """
-    return _differentiable(
-        LSTMOutputs,
-        "lstm",
-        descriptor,
-        source=source,
-        recurrent_weight=recurrent_weight,
-        input_weight=input_weight,
-        bias=bias,
-        init_state=init_state,
-        init_cell=init_cell,
-        mask=mask,
-        peephole=peephole,
-        lengths=lengths,
-    )
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    return _differentiable(LSTMOutputs, "lstm", descriptor, arrays)
 
 
 @with_paragraphs(_PARAGRAPHS)
@@ -154,26 +132,13 @@ def gru(
     """
     if not torch.compiler.is_dynamo_compiling():  # which cannot trace warnings
         warn_of_unused_bias("[vkrnn.torch.gru]", secondary_bias, descriptor)
-    return _differentiable(
-        Outputs,
-        "gru",
-        descriptor,
-        source=source,
-        recurrent_weight=recurrent_weight,
-        input_weight=input_weight,
-        bias=bias,
-        init_state=init_state,
-        mask=mask,
-        secondary_bias=secondary_bias,
-        lengths=lengths,
-    )
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths
+    return _differentiable(Outputs, "gru", descriptor, arrays)
 
 
-def _differentiable(kind: type[Kind], cell: str, descriptor: Any, **arguments: Any) -> Kind:
-    """Return the results of a call of `cell` with all `arguments` of the public function by name.
-
-    The public functions do not pass `locals()`, because torch.compile of PyTorch 2.11 cannot trace it.
-    """
+def _differentiable(kind: type[Kind], cell: str, descriptor: Any, arrays: tuple[Any, ...]) -> Kind:
+    """Return the results of a call of `cell` with arrays, or None, in the order of the core's table."""
+    arguments = dict(zip(CELLS[cell].arguments, arrays, strict=True))
     wanted = CELLS[cell].descriptor
     if descriptor is None:
         descriptor = wanted()

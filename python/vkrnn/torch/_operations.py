@@ -37,6 +37,7 @@ class _Cell:
 
     gradients_name: str
     descriptor: type[Any]
+    arguments: tuple[str, ...]
     outputs: tuple[str, ...]
     kept: tuple[str, ...]  # the forward results that the gradients take
 
@@ -46,6 +47,7 @@ CELLS = {
     cell.name: _Cell(
         cell.gradients_name,
         getattr(descriptors, cell.descriptor_name),
+        tuple(name for name, _ in cell.forward),
         tuple(cell.outputs),
         tuple(name for name in OUTPUTS if {name, f"{name}_fwd"} & {taken for taken, _ in cell.gradients}),
     )
