@@ -19,8 +19,8 @@ namespace vkrnn::python {
 namespace {
 
 using Addresses = std::vector<std::uintptr_t>;
-// An operand's name, its layer, dtype and shape. Layer kAllLayers: the operand has equal parts for all layers, one after
-// the other along its first axis.
+// An operand's name, its layer, dtype and shape. Layer kAllLayers: the operand has equal parts for all layers, one
+// after the other along its first axis.
 using GivenOperand = std::tuple<std::string, std::int64_t, std::string, TensorShape>;
 constexpr std::int64_t kAllLayers = -1;
 constexpr std::string_view kBetween = "between";
@@ -40,9 +40,9 @@ struct Result {
 // A checked call and its plan, which can run many times.
 class TensorCall {
 public:
-    // A call of one layer or of several layers with the same options, forward or, if `gradients`, back. `trained` is the
-    // first layer with training states. `operands` has all but the lengths, which come last; their numbers are checked.
-    // Throws what check_call() throws.
+    // A call of one layer or of several layers with the same options, forward or, if `gradients`, back. `trained` is
+    // the first layer with training states. `operands` has all but the lengths, which come last; their numbers are
+    // checked. Throws what check_call() throws.
     TensorCall(std::shared_ptr<Device> device, const std::string& cell_name, py::handle descriptor, std::size_t layers,
                bool gradients, std::size_t trained, const std::vector<GivenOperand>& operands,
                const std::optional<py::array>& lengths, bool packed, bool torch_layout, bool tf32)
@@ -90,7 +90,8 @@ public:
         });
         std::vector<InputLocation> from;
         for (std::size_t i = 0; i < read_.size(); ++i)
-            from.push_back({nullptr, borrowed(operands.at(read_[i].number) + read_[i].offset, plan().inputs[i].second)});
+            from.push_back(
+                {nullptr, borrowed(operands.at(read_[i].number) + read_[i].offset, plan().inputs[i].second)});
         std::vector<ResultLocation> to;
         for (std::size_t i = 0; i < written_.size(); ++i)
             to.push_back({nullptr, borrowed(results.at(written_[i].number) + written_[i].offset, plan().results[i])});
@@ -248,8 +249,8 @@ void register_tensor_calls(py::module_& module) {
                                    py::tuple results(call.results().size());
                                    for (std::size_t i = 0; i < results.size(); ++i) {
                                        const Result& result = call.results()[i];
-                                       results[i] = py::make_tuple(result.name, result.layer,
-                                                                   py::tuple(py::cast(result.shape)));
+                                       results[i] =
+                                           py::make_tuple(result.name, result.layer, py::tuple(py::cast(result.shape)));
                                    }
                                    return results;
                                })

@@ -41,9 +41,9 @@ struct Spec {
     // The sum of the lengths if sequences are packed, else 0. A packed sequence has a row for each time step and live
     // batch row, step by step. Batch rows are sorted by length, the longest first.
     std::int64_t packed_rows = 0;
-    // Whether the call has PyTorch's layout. States and their gradients are [D, N, C H] instead of [N, D C H]. There may be
-    // a bias of the recurrent product, recurrent_bias, beside that of the input product. If a gate scales the candidate's
-    // product, its part for the candidate takes the place of the secondary bias.
+    // Whether the call has PyTorch's layout. States and their gradients are [D, N, C H] instead of [N, D C H]. There
+    // may be a bias of the recurrent product, recurrent_bias, beside that of the input product. If a gate scales the
+    // candidate's product, its part for the candidate takes the place of the secondary bias.
     bool torch_layout = false;
 
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }

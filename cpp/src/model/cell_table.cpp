@@ -11,8 +11,7 @@ using enum Argument;
 constexpr std::array<std::string_view, kArguments> kArgumentNames{
     "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
     "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
-    "mask",           "peephole",         "secondary_bias",  "lengths",
-    "recurrent_bias",
+    "mask",           "peephole",         "secondary_bias",  "lengths", "recurrent_bias",
 };
 constexpr std::array<std::string_view, kOutputs> kOutputNames{"output", "cell_output", "z_state", "last_state",
                                                               "last_cell"};

@@ -35,7 +35,8 @@ TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
 
 const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument argument) {
     using enum Axis;
-    static const std::vector<SymbolicShape> kHidden{{D, N, H}}, kCell{{D, N, CH}}, kCellGradient{{D, N, CH}, {T, N, DCH}};
+    static const std::vector<SymbolicShape> kHidden{{D, N, H}}, kCell{{D, N, CH}},
+        kCellGradient{{D, N, CH}, {T, N, DCH}};
     if (spec.torch_layout) {
         if (argument == Argument::init_state || argument == Argument::state_gradient) return kHidden;
         if (argument == Argument::init_cell) return kCell;
@@ -74,8 +75,7 @@ std::vector<Argument> gradient_order_of(const Spec& spec) {
     for (const Argument argument : spec.cell().gradient_order) {
         const bool is_part = argument == Argument::secondary_bias && spec.has(Argument::recurrent_bias);
         if (spec.has(argument) && !is_part) found.push_back(argument);
-        if (argument == Argument::bias && spec.has(Argument::recurrent_bias))
-            found.push_back(Argument::recurrent_bias);
+        if (argument == Argument::bias && spec.has(Argument::recurrent_bias)) found.push_back(Argument::recurrent_bias);
     }
     return found;
 }

@@ -313,8 +313,8 @@ void check_lengths(const Spec& spec, std::span<const std::int64_t> lengths, cons
                          std::to_string(n) + "]");
     }
     if (spec.packed() && sum != spec.packed_rows)
-        throw ValueError(prefix + " source: expected " + std::to_string(sum) +
-                         " rows, the sum of lengths, got " + std::to_string(spec.packed_rows));
+        throw ValueError(prefix + " source: expected " + std::to_string(sum) + " rows, the sum of lengths, got " +
+                         std::to_string(spec.packed_rows));
 }
 
 Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
