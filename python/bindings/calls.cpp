@@ -7,7 +7,6 @@
 #include "bindings.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
-#include "vkrnn/run.h"
 
 namespace vkrnn::python {
 namespace {
@@ -103,8 +102,8 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
 
-    // Refuses a call that can never fit before arrays are copied for it or allocated for its results. The CPU reads and
-    // writes NumPy's arrays in place.
+    // Refuses a call that can never fit as run_plan() does, but before arrays are copied for it or allocated for its
+    // results. The CPU reads and writes NumPy's arrays in place.
     const bool on_host = device->profile().backend == Backend::native;
     const auto exists = [&](const py::handle& array) {
         return py::isinstance<Array>(array) || (on_host && is_plain(py::reinterpret_borrow<py::array>(array)));
@@ -139,7 +138,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     {
         const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps other threads from changing it
         const Unlocked unlocked;
-        run_plan(*device, plan, inputs, results, !resident, prefix, &interrupted);
+        device->run(plan, inputs, results, !resident, prefix, &interrupted);
     }
     if (!resident) {
         for (std::size_t i = 0; i < arrays.size(); ++i) {

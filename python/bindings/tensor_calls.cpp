@@ -25,10 +25,10 @@ using GivenOperand = std::tuple<std::string, std::int64_t, std::string, TensorSh
 constexpr std::int64_t kAllLayers = -1;
 constexpr std::string_view kBetween = "between";
 
-// Part of an operand or of a result, which has an address in each call.
+// Where a tensor of the plan is: in an operand or a result, which has an address in each call.
 struct Part {
     std::size_t number = 0;
-    std::uint64_t offset = 0;  // in bytes
+    std::uint64_t offset = 0;  // in bytes; in tensors like this one until the plan is made
 };
 
 struct Result {
@@ -63,7 +63,10 @@ public:
             plan_one(options, arguments, upstream, tf32);
         else
             plan_all(std::vector(layers, options), arguments, upstream, tf32);
-        for (const NetworkTensor& tensor : made_.inputs) read_.push_back(inputs_.at(tensor));
+        for (std::size_t i = 0; i < made_.inputs.size(); ++i) {
+            const auto& [number, before] = inputs_.at(made_.inputs[i]);
+            read_.push_back({number, before * plan().buffers.at(plan().inputs[i].second).bytes});
+        }
         for (std::size_t i = 0; i < made_.results.size(); ++i) add_result(i);
     }
 
@@ -144,10 +147,9 @@ private:
             throw ValueError(label_ + " " + name + ": expected equal parts for " + std::to_string(layers_) +
                              " layers, got " + to_text(shape));
         if (is_stack) info.shape[0] /= static_cast<std::int64_t>(layers_);
-        const std::uint64_t bytes = bytes_of(info);
         const std::size_t first = is_stack ? 0 : static_cast<std::size_t>(layer);
         for (std::size_t l = first; l < (is_stack ? layers_ : first + 1); ++l) {
-            inputs_[tensor_of(argument, l)] = {number, is_stack ? l * bytes : 0};
+            inputs_[tensor_of(argument, l)] = {number, is_stack ? l : 0};
             switch (argument) {
                 case Argument::z_state:
                 case Argument::cell_output_fwd:
@@ -160,13 +162,6 @@ private:
                 default: arguments.layers.at(l)[argument] = info;
             }
         }
-    }
-
-    [[nodiscard]] static std::uint64_t bytes_of(const TensorInfo& info) {
-        for (const Dtype dtype : kDtypes)
-            if (info.dtype == name_of(dtype))
-                return static_cast<std::uint64_t>(elements_of(info.shape)) * storage_bytes(dtype);
-        return 0;  // the call is refused
     }
 
     void plan_one(Descriptor options, const NetworkArguments& arguments, const NetworkUpstream& upstream, bool tf32) {

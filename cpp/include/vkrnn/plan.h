@@ -74,8 +74,8 @@ Block make_block(const Struct& value) {
 }
 
 enum class Role : std::uint8_t {
-    input,      // filled from the caller's array before the first step
-    result,     // copied to the caller's array after the last step
+    input,      // the caller's array, or filled from it before the first step
+    result,     // the caller's array, or copied to it after the last step
     scratch,    // neither; contents undefined at the start
     constant,   // filled from `contents` before the first step
     prepacked,  // an input's elements in another order; filled by dispatches, or kept from an earlier call

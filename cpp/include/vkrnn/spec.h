@@ -70,6 +70,10 @@ struct Spec {
         const auto& vectors = cell().vectors;
         return vectors && has(vectors->argument) ? &*vectors : nullptr;
     }
+    // Returns whether the candidate's vector is a part of recurrent_bias, the last one, instead of an argument.
+    [[nodiscard]] bool vector_in_bias() const {
+        return has(Argument::recurrent_bias) && vectors() != nullptr && vectors()->argument == Argument::secondary_bias;
+    }
     // Returns whether learned vectors multiply the previous cell state. Their gradients then need that state.
     [[nodiscard]] bool weighs_cell() const { return vectors() != nullptr && vectors()->weigh_cell; }
     // Returns whether the last gate's vector multiplies the new cell state. Its gradient then needs that state.

@@ -73,7 +73,7 @@ std::vector<Output> outputs_of(const Spec& spec) {
 std::vector<Argument> gradient_order_of(const Spec& spec) {
     std::vector<Argument> found;
     for (const Argument argument : spec.cell().gradient_order) {
-        const bool is_part = argument == Argument::secondary_bias && spec.has(Argument::recurrent_bias);
+        const bool is_part = argument == Argument::secondary_bias && spec.vector_in_bias();
         if (spec.has(argument) && !is_part) found.push_back(argument);
         if (argument == Argument::bias && spec.has(Argument::recurrent_bias)) found.push_back(Argument::recurrent_bias);
     }
@@ -82,6 +82,8 @@ std::vector<Argument> gradient_order_of(const Spec& spec) {
 
 std::vector<Parameter> parameters_of(const Spec& spec) {
     std::vector<Parameter> found = spec.gradients ? spec.cell().gradients : spec.cell().forward;
+    if (spec.has(Argument::recurrent_bias))
+        std::erase_if(found, [](const Parameter& each) { return each.argument == Argument::secondary_bias; });
     if (spec.torch_layout) found.push_back({Argument::recurrent_bias, true});
     return found;
 }

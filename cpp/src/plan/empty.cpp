@@ -18,8 +18,7 @@ Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice) {
     plan.choice = choice;
     for (const Parameter& parameter : parameters_of(spec)) {
         const Argument argument = parameter.argument;
-        const bool is_part = argument == Argument::secondary_bias && spec.has(Argument::recurrent_bias);
-        if (!spec.has(argument) || is_part) continue;
+        if (!spec.has(argument)) continue;
         const std::uint64_t each =
             argument == Argument::lengths ? sizeof(std::int32_t) : storage_bytes(plan.spec.dtype);
         plan.inputs.emplace_back(argument, plan.buffers.size());

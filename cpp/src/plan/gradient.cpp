@@ -162,7 +162,7 @@ private:
         }
         const Vectors* vectors = spec_.vectors();
         if (vectors == nullptr) return;
-        const bool is_part = vectors->argument == Argument::secondary_bias && has(Argument::recurrent_bias);
+        const bool is_part = spec_.vector_in_bias();
         const std::size_t out = result(is_part ? Argument::recurrent_bias : vectors->argument);
         const std::string label = "gradient of " + std::string(name_of(vectors->argument));
         if (cells_ == 1) {

@@ -4,23 +4,21 @@ namespace vkrnn {
 
 Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
     buffers_.fill(PlanBuilder::kZeros);
-    for (const auto& [argument, optional] : parameters_of(spec_)) {
-        const bool is_part = argument == Argument::secondary_bias && spec_.has(Argument::recurrent_bias);
-        if (spec_.has(argument) && !is_part) at(argument) = builder.input(argument);
-    }
+    for (const Parameter& parameter : parameters_of(spec_))
+        if (spec_.has(parameter.argument)) at(parameter.argument) = builder.input(parameter.argument);
     if (spec_.has(Argument::recurrent_bias)) add_biases(builder);
 }
 
 // The candidate's biases are not added if a gate scales the product between them. Gradients do not depend on the sum.
 void Inputs::add_biases(PlanBuilder& builder) {
     const std::size_t other = at(Argument::recurrent_bias);
-    if (spec_.scales_product()) at(Argument::secondary_bias) = other;
+    if (spec_.vector_in_bias()) at(Argument::secondary_bias) = other;
     if (spec_.gradients) return;
     const std::int64_t elements = elements_of(shape_of(spec_, Argument::bias)), gates = spec_.G() * spec_.H;
     const std::size_t bias = at(Argument::bias);
     at(Argument::bias) = builder.scratch_like(bias, "sum of biases", elements);
     Combination sum{bias, other, at(Argument::bias), elements, Combination::add};
-    if (spec_.scales_product()) sum.limit_to(gates - spec_.H, gates);
+    if (spec_.vector_in_bias()) sum.limit_to(gates - spec_.H, gates);
     builder.combine("add biases", sum);
     builder.round("sum of biases", at(Argument::bias), elements);
 }
@@ -28,7 +26,7 @@ void Inputs::add_biases(PlanBuilder& builder) {
 void Inputs::set(StepBlock& block) const {
     if (spec_.has(Argument::bias)) block.vector(abi::kBias, (*this)[Argument::bias], spec_.G());
     if (const Vectors* vectors = spec_.vectors()) {
-        const bool is_part = vectors->argument == Argument::secondary_bias && spec_.has(Argument::recurrent_bias);
+        const bool is_part = spec_.vector_in_bias();
         block.vector(abi::kVectors, (*this)[vectors->argument], vectors->weigh_cell || is_part ? spec_.G() : 1);
         if (is_part) block.skip_slots(abi::kVectors, spec_.G() - 1);  // the candidate's part comes last
     }
