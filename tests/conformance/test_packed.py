@@ -16,8 +16,6 @@ import vkrnn
 from cases import CASES, Case, gradient_inputs, inputs, lengths_of
 from resident import position
 from vkrnn import _core
-from vkrnn._ops import calls
-from vkrnn.results import Results
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -61,11 +59,16 @@ def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
     wanted = {**dense._asdict(), **{f"d {name}": array for name, array in dense_gradients._asdict().items()}}
     wanted["d source"] = packed({"source": wanted["d source"]}, lengths)["source"]
 
-    def call(function: Any, given: Arrays) -> Any:
-        return calls.run(Results, function.__name__, {**packed(given, lengths), "descriptor": how}, packed=True)
+    def call(given: Arrays, *, gradients: bool) -> Arrays:
+        arrays, device = packed(given, lengths), vkrnn.default_device()
+        checked = _core.check(case.cell, gradients=gradients, descriptor=how, arguments=arrays, packed=True)
+        names = checked.result_names
+        return dict(
+            zip(names, _core.run(device._open(), checked, [None] * len(names), device, resident=False), strict=True)
+        )
 
-    results, gradients = call(forward, given), call(backward, {**given, **upstream})
-    got = {**results._asdict(), **{f"d {name}": array for name, array in gradients._asdict().items()}}
+    results, gradients = call(given, gradients=False), call({**given, **upstream}, gradients=True)
+    got = {**results, **{f"d {name}": array for name, array in gradients.items()}}
     return got, packed(wanted, lengths)
 
 
@@ -129,8 +132,7 @@ MEASURE = """
 import resource
 import numpy as np
 import vkrnn
-from vkrnn._ops import calls
-from vkrnn.results import Results
+from vkrnn import _core
 
 T, N, I, H = 2000, 64, 8, 64
 lengths = np.array([T] + [4] * (N - 1))
@@ -157,7 +159,9 @@ with vkrnn.Device("cpu ("):
     before = peak()
     vkrnn.lstm_gradients(**given, descriptor=how)
     between = peak()
-    calls.run(Results, "lstm_gradients", {**packed, "descriptor": how}, packed=True)
+    device = vkrnn.default_device()
+    call = _core.check("lstm", gradients=True, descriptor=how, arguments=packed, packed=True)
+    _core.run(device._open(), call, [None] * len(call.result_names), device, resident=False)
     print(between - before, peak() - between)
 """
 

@@ -216,7 +216,7 @@ def test_a_call_of_another_thread() -> None:
             return tensor
 
     planned = _calls.Planned(SimpleNamespace(gradients=False), Core(), (), (), None, x.dtype, (), {})
-    planned.run(Source(get_device=lambda: 0), [])
+    planned.run([Source(get_device=lambda: 0, data_ptr=x.data_ptr)])
     ((memory,), ((start, count),)) = allocated, used
     assert count == 10
     assert start + count <= memory.data_ptr() + memory.numel()

@@ -387,9 +387,9 @@ def test_memory_is_shared(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """Weights and input are read in place, and the output is the call's own memory."""
     seen: dict[str, int] = {}
 
-    def spy(planned: Any, source: Any, addresses: list[int]) -> Any:
-        seen.update(zip([name for name, _ in planned.kind.names], addresses, strict=True))
-        results = run(planned, source, addresses)
+    def spy(planned: Any, operands: Any) -> Any:
+        seen.update(zip([name for name, _ in planned.kind.names], [each.data_ptr() for each in operands], strict=True))
+        results = run(planned, operands)
         seen["output"] = results["output", 0].data_ptr()
         return results
 

@@ -88,13 +88,13 @@ class BoundCall:
     ends: tuple[Any, ...] | None  # of a forward call: the parts of `vkrnn.results.Ends`
 
     @staticmethod
-    def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
+    def of(function: str, arguments: dict[str, Any]) -> BoundCall:
         """Check all `arguments` of `function` by name, in its order. None stands for an absent optional argument.
 
-        The dict is changed. If `packed`, sequences are packed, as in PyTorch's PackedSequence.
+        The dict is changed.
         """
         options = [arguments.pop(option, None) for option in ("descriptor", "name", "device", "out")]
-        return BoundCall.of_arrays(function, arguments, arguments.values(), *options, packed=packed)
+        return BoundCall.of_arrays(function, arguments, arguments.values(), *options)
 
     @staticmethod
     def of_arrays(
@@ -105,8 +105,6 @@ class BoundCall:
         name: Any,
         device: Any,
         out: Any,
-        *,
-        packed: bool = False,
     ) -> BoundCall:
         """Do the same with the names of the arrays, the arrays, and the other arguments."""
         operation = _OPERATIONS[function]
@@ -121,7 +119,7 @@ class BoundCall:
             elif value is not None or key in operation.required:
                 preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)
-        checked = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
+        checked = _core.check(operation.cell, operation.gradients, descriptor, given, label)
         ends = None
         if not operation.gradients:
             ends = descriptor, given.get("lengths"), given.get("init_state"), given.get("init_cell")
@@ -148,9 +146,9 @@ def call(
     return _run(kind, function, BoundCall.of_arrays(function, names, arrays, descriptor, name, device, out))
 
 
-def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: bool = False) -> Kind:
+def run(kind: type[Kind], function: str, arguments: dict[str, Any]) -> Kind:
     """Run `function` and return its `kind` of results. Arguments are as in `BoundCall.of`."""
-    return _run(kind, function, BoundCall.of(function, arguments, packed=packed))
+    return _run(kind, function, BoundCall.of(function, arguments))
 
 
 def _run(kind: type[Kind], function: str, bound: BoundCall) -> Kind:

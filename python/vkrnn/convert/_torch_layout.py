@@ -43,17 +43,17 @@ GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 @functools.cache
-def descriptor(mode: str, *, bidirectional: bool, training: bool = False, produce_cell: bool = False) -> Any:
-    """Return the descriptor of a mode; `produce_cell` is the LSTM's."""
+def descriptor(mode: str, *, bidirectional: bool) -> Any:
+    """Return the descriptor of a mode."""
     name, *options = mode.split()
     found: Any
     if name == "LSTM":
-        found = LSTMDescriptor(bidirectional=bidirectional, training=training, produce_cell=produce_cell)
+        found = LSTMDescriptor(bidirectional=bidirectional)
     elif name == "GRU":
-        found = GRUDescriptor(bidirectional=bidirectional, training=training, reset_gate_first=True, reset_after=True)
+        found = GRUDescriptor(bidirectional=bidirectional, reset_gate_first=True, reset_after=True)
     else:
         activation = Activation(name.removeprefix("RNN_"))
-        found = SingleGateRNNDescriptor(bidirectional=bidirectional, training=training, activation=activation)
+        found = SingleGateRNNDescriptor(bidirectional=bidirectional, activation=activation)
     return replace(found, **dict(_option(found, option) for option in options))
 
 

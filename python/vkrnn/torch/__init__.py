@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise missing("vkrnn.torch", error, "torch") from error
 
-from vkrnn.torch import _autograd  # noqa: F401 - registers derivatives
+from vkrnn.torch import _layer  # noqa: F401 - registers operators of earlier versions
 from vkrnn.torch._choice import choices
 from vkrnn.torch._functions import gru, lstm, single_gate_rnn
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, frozen, revert

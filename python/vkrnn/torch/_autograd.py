@@ -1,9 +1,8 @@
-"""Derivatives of the operators `network` and `network_backward`, and their rules for torch.vmap.
+"""Derivatives of the operators `network` and `network_backward`. Importing this module registers them with PyTorch.
 
-Importing this module registers them with PyTorch, and the operators of one layer that programs of earlier versions
-call. `_Network` and `_NetworkBackward` differentiate with respect to one level of autograd or of a transform of
-torch.func. PyTorch's dispatcher calls them once for each level. They take tensors one by one, because
-torch.autograd.Function does not see those in lists.
+`_Network` and `_NetworkBackward` differentiate with respect to one level of autograd or of a transform of torch.func.
+PyTorch's dispatcher calls them once for each level. They take tensors one by one, because torch.autograd.Function does
+not see those in lists.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from vkrnn.torch._network import (
     Inputs,
     compute_network,
     compute_network_backward,
-    keeps_outputs,
     network,
     network_backward,
     repeated_backward,
@@ -41,7 +39,6 @@ __all__ = [
     "differentiable",
     "first_with_gradients",
     "library",
-    "one_by_one",
     "saved_bias",
 ]
 
@@ -131,8 +128,8 @@ class _PlainNetwork(_Network):
         if planned is None:
             output, h_n, c_n, kept = compute_network(form.inputs(tensors))
         else:
-            addresses = [each.data_ptr() for each in tensors if each is not None]
-            output, h_n, c_n, kept = results_of(planned.kind, planned.run(tensors[0], addresses))
+            operands = [each for each in tensors if each is not None]
+            output, h_n, c_n, kept = results_of(planned.kind, planned.run(operands))
         ctx.planned = planned
         return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
 
@@ -345,155 +342,11 @@ def _apply_network_backward(*inputs: Any) -> tuple[Any, ...]:
     return d_source, d_weights, d_h_0, d_c_0
 
 
-def _network_vmap(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
-    """Compute `network` for many inputs as one batch.
-
-    Packed inputs, and layers with many weights, are computed one after the other.
-    """
-    inputs = Inputs(*given)
-    # Under torch.vmap, a module cannot see whether its parameters require gradients.
-    inputs = inputs._replace(trained=min(inputs.trained, first_with_gradients(inputs)))
-    if inputs.source.dim() - (in_dims[0] is not None) == 2:
-        found = one_by_one(network, info, in_dims, inputs)
-        return found, pytree.tree_map(lambda _: 0, found)
-
-    def in_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:
-        """Return a tensor with the axis of the examples in front."""
-        if tensor is None:
-            return None
-        return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-    layers, trained, each = inputs.layers, inputs.trained, inputs.each
-    many = [any(dim is not None for dim in in_dims[1][each * layer : each * (layer + 1)]) for layer in range(layers)]
-    x, h_0, c_0, lengths = (in_front(inputs[at], in_dims[at]) for at in (0, 2, 3, 6))
-    masks = list(map(in_front, inputs.masks, in_dims[4]))
-    between = list(map(in_front, inputs.between, in_dims[5]))
-    outputs: dict[int, Tensor] = {}
-    z_states, cells, h_n, c_n = [], [], [], []
-    for is_many, group in itertools.groupby(range(layers), many.__getitem__):
-        first, *more = group
-        count = 1 + len(more)
-        end = first + count
-        part = Inputs(
-            x,
-            inputs.weights[first * each : end * each],
-            _part(h_0, first, count, layers),
-            _part(c_0, first, count, layers),
-            masks[first:end],
-            between[first : end - 1],
-            lengths,
-            inputs.mode,
-            count,
-            min(max(trained - first, 0), count),
-        )
-        if is_many:
-            dims = pytree.tree_map(lambda value: 0 if isinstance(value, Tensor) else None, tuple(part))
-            dims = dims[0], list(in_dims[1][first * each : end * each]), *dims[2:]
-            x, *ends, kept = one_by_one(network, info, dims, part)
-        else:
-            x, *ends, kept = _as_one_batch(part, info.batch_size)
-        h_n.append(ends[0])
-        c_n.append(ends[1])
-        inner = keeps_outputs(count, part.trained)
-        outputs |= {first + layer: kept[at] for at, layer in enumerate(inner)}
-        outputs[end - 1] = x
-        z_states += kept[len(inner) : len(inner) + count - part.trained]
-        cells += kept[len(inner) + count - part.trained :]
-        if end < layers and between:
-            x = x * between[end - 1]
-    kept = [*(outputs[layer] for layer in keeps_outputs(layers, trained)), *z_states, *cells]
-    found = outputs[layers - 1], torch.cat(h_n, 1), torch.cat(c_n, 1), kept
-    return found, pytree.tree_map(lambda _: 0, found)
-
-
-def _part(state: Tensor | None, first: int, count: int, layers: int) -> Tensor | None:
-    """Return some layers' part of states [B, LD, N, H]."""
-    return None if state is None else state.unflatten(1, (layers, -1))[:, first : first + count].flatten(1, 2)
-
-
-def _as_one_batch(inputs: Inputs, B: int) -> Any:
-    """Call `network` once for B examples, whose axis is in front of all tensors but the weights."""
-
-    def folded(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.movedim(0, 1).flatten(1, 2)
-
-    x, weights, h_0, c_0, masks, between, lengths, *numbers = inputs
-    tensors = folded(x), weights, folded(h_0), folded(c_0), list(map(folded, masks)), list(map(folded, between))
-    found = network(*tensors, None if lengths is None else lengths.flatten(), *numbers)
-    return pytree.tree_map(  # an absent c_n has one axis
-        lambda tensor: tensor.expand(B, 0) if tensor.dim() == 1 else tensor.unflatten(1, (B, -1)).movedim(1, 0), found
-    )
-
-
-def _network_backward_vmap(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
-    """Compute `network_backward` many times: each has its own gradients of the weights."""
-    found = one_by_one(network_backward, info, in_dims, inputs)
-    return found, pytree.tree_map(lambda _: 0, found)
-
-
-def one_by_one(operator: Callable[..., Any], info: Any, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Any:
-    """Call an operator for each example, and stack the results."""
-    flat, spec = pytree.tree_flatten(tuple(inputs))
-    dims, _ = pytree.tree_flatten(tuple(in_dims))
-    split = [
-        [value] * info.batch_size if dim is None else value.unbind(dim) for value, dim in zip(flat, dims, strict=True)
-    ]
-    results = [operator(*pytree.tree_unflatten(each, spec)) for each in zip(*split, strict=True)]
-    _, of_results = pytree.tree_flatten(results[0])
-    leaves = [pytree.tree_flatten(each)[0] for each in results]
-    return pytree.tree_unflatten([torch.stack(each) for each in zip(*leaves, strict=True)], of_results)
-
-
 # The `apply` of Function's base class skips checks that the dispatcher has made, or that `is_plain` makes.
 apply_network = super(torch.autograd.Function, _PlainNetwork).apply
 library = torch.library.Library("vkrnn", "FRAGMENT")
 library.impl("network", differentiable(network, _apply_network), "Autograd")
 library.impl("network_backward", differentiable(network_backward, _apply_network_backward), "Autograd")
-torch.library.register_vmap("vkrnn::network", _network_vmap)
-torch.library.register_vmap("vkrnn::network_backward", _network_backward_vmap)
 library.define("joined_gradients(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, int number) -> Tensor")
 library.impl("joined_gradients", _joined_gradients, "CPU")
 library.impl("joined_gradients", _joined_gradients, "CUDA")
-
-
-# The operators of one layer, which exported programs of earlier versions call. Absent tensors are None or empty.
-
-_LAYER = (
-    "Tensor source, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? peephole, "
-    "Tensor? h_0, Tensor? c_0, Tensor? mask, Tensor? lengths, str mode"
-)
-
-
-def _layer(*given: Any) -> tuple[Tensor, ...]:
-    *tensors, mode, training = given
-    output, h_n, c_n, kept = torch.ops.vkrnn.network(*_network_of_one(tensors), mode, 1, int(not training))
-    z_state, cells = [*kept, *[output.new_empty(0)] * 2][:2]
-    return output, h_n, c_n, z_state, cells
-
-
-def _layer_backward(*given: Any) -> tuple[Tensor, ...]:
-    d_output, d_h_n, d_c_n, z_state, states, *tensors, mode = given
-    gru, lstm = mode.startswith("GRU"), mode.startswith("LSTM")
-    kept = [z_state, states] if lstm else [z_state]
-    above = d_output, d_h_n, d_c_n if lstm else None
-    inputs = _network_of_one(tensors)
-    d_source, d_weights, *d_states = torch.ops.vkrnn.network_backward(
-        *above, states if gru else None, kept, *inputs, mode, 1, 0
-    )
-    gradients = iter(d_weights)
-    each = [d_source.new_empty(0) if weight is None else next(gradients) for weight in tensors[1:6]]
-    return d_source, *each, *d_states
-
-
-def _network_of_one(tensors: Sequence[Any]) -> tuple[Any, ...]:
-    source, *weights, h_0, c_0, mask, lengths = tensors
-    return source, [each for each in weights if each is not None], h_0, c_0, [] if mask is None else [mask], [], lengths
-
-
-library.define(f"layer({_LAYER}, bool training) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
-library.define(
-    f"layer_backward(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, Tensor z_state, Tensor states, {_LAYER}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
-library.impl("layer", _layer, "CompositeImplicitAutograd")
-library.impl("layer_backward", _layer_backward, "CompositeImplicitAutograd")

@@ -89,8 +89,9 @@ class Planned(NamedTuple):
                 return False
         return True
 
-    def run(self, source: Tensor, addresses: list[int]) -> dict[tuple[str, int], Tensor]:
-        """Run on operands at these addresses, and return the results. The source has the device and the dtype."""
+    def run(self, operands: Sequence[Tensor]) -> dict[tuple[str, int], Tensor]:
+        """Run on contiguous operands, of which the source is the first, and return the results."""
+        source, addresses = operands[0], [each.data_ptr() for each in operands]
         if _in_place(source):
             found = [source.new_empty(shape) for shape in self.shapes]
             memory = Temporary(source)
@@ -150,7 +151,7 @@ def plan(kind: Kind, tensors: Sequence[Tensor], lengths: Tensor | None = None) -
     in_place = _in_place(source)
     where = _WHERE if in_place else f"[{_function(kind)}]"
     owner = cuda_device(source.get_device(), where) if in_place else resolve(None, where)
-    rounds = owner.rounds_products and may_round() if in_place else owner.rounds_products and owner.float32 == "tf32"
+    rounds = owner.rounds_products and may_round() if in_place else owner._rounds()
     given: tuple[Any, ...] = ()
     if lengths is not None:
         numbers = lengths.cpu().numpy()
@@ -166,7 +167,7 @@ def plan(kind: Kind, tensors: Sequence[Tensor], lengths: Tensor | None = None) -
 def run(kind: Kind, tensors: Sequence[Tensor], lengths: Tensor | None = None) -> dict[tuple[str, int], Tensor]:
     """Run a call, and return its results by name and layer; see `plan` for the errors."""
     planned, operands = plan(kind, tensors, lengths)
-    return planned.run(operands[0], [each.data_ptr() for each in operands])
+    return planned.run(operands)
 
 
 @functools.lru_cache(maxsize=1024)

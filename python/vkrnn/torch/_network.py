@@ -118,10 +118,9 @@ def _kind(
         names += [("cell_output_fwd", layer) for layer in range(trained, layers)] if name == "LSTM" else []
         if name == "GRU":  # that of the last layer is no result that is kept
             names += [("output_fwd", layers - 1)]
-    how = descriptor(mode, bidirectional=D == 2, training=layers == 1 and trained == 0 and above is None)
     return Kind(
         FORWARD[name].__name__,
-        how,
+        descriptor(mode, bidirectional=D == 2),
         names,
         gradients=above is not None,
         layers=layers,
@@ -224,7 +223,7 @@ def compute_network_backward(
     else:
         known, tensors = plan(_kind_of(inputs, key), tensors)
         planned.backward[(*key, may_round())] = known
-        found = known.run(inputs.source, [each.data_ptr() for each in tensors])
+        found = known.run(tensors)
     names = _names_of_weights(inputs.layers, inputs.each)
     d_weights = [
         each if each is None or each.shape == weight.shape else each.view(weight.shape)
@@ -252,7 +251,7 @@ def repeated_backward(
     source, *weights, h_0, c_0, _ = tensors
     assert source is not None  # noqa: S101
     keep_until_read(source, h_0, c_0)
-    found = known.run(source, [each.data_ptr() for each in operands])
+    found = known.run(operands)
     layers = planned.kind.layers
     names = ("source", 0), *_names_of_weights(layers, len(weights) // layers), ("init_state", ALL), ("init_cell", ALL)
     return list(map(found.get, names))

@@ -21,12 +21,12 @@ from vkrnn.torch._autograd import (
     connected,
     differentiable,
     library,
-    one_by_one,
     saved_bias,
 )
 from vkrnn.torch._calls import Kind, keep_until_read, run
 from vkrnn.torch._network import register
 from vkrnn.torch._tracing import unseen_by_dynamo
+from vkrnn.torch._vmap import one_by_one
 
 __all__ = ["ARGUMENTS", "CELLS", "OUTPUTS", "operation", "options_of"]
 

@@ -132,9 +132,7 @@ class _RepeatedCall:
             given = *weights, *[*states, None, None][:2]
             output, *last = apply_network(self._form, planned, source, *given, None)[:3]
         else:
-            operands = source, *weights, *states
-            found = planned.run(source, [each.data_ptr() for each in operands])
-            output, *last, _ = results_of(planned.kind, found)
+            output, *last, _ = results_of(planned.kind, planned.run((source, *weights, *states)))
         return output, tuple(last) if self._lstm else last[0]
 
     def _computed_by_torch(self, module: Any, source: Tensor, hx: Any) -> Any:
