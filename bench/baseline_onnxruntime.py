@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: a model of one LSTM or GRU node with the same weights. Forward only."""
+"""ONNX Runtime on the CPU: a model of LSTM or GRU nodes, one for each layer, with the same weights. Forward only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
     given = {"X": arrays.given["source"]}
 
     def work() -> Any:
-        return session.run(["Y"], given)[0]  # [T, 1, N, H]
+        return session.run(None, given)[0]  # [T, 1, N, H]
 
     def answer() -> Mapping[str, npt.NDArray[Any]]:
         return {"output": work()[:, 0]}
@@ -63,25 +63,32 @@ def session_of(modules: Modules, model: Any) -> tuple[Any, str]:
 
 
 def model_of(modules: Modules, arrays: Arrays, steps: int, states: Sequence[str] = ()) -> Any:
-    """Return a model of one node. With `states`, it takes them by these names and returns the last ones as "h_n"."""
+    """Return a model of one node a layer.
+
+    With `states`, a model of a single layer takes them by these names and returns the last ones as "h_n".
+    """
     helper, floats = modules.onnx.helper, modules.onnx.TensorProto.FLOAT
     (_, N, I, H), cell = (getattr(arrays.sizes, letter) for letter in "TNIH"), arrays.cell
     last = [f"{state}_n" for state in states]
-    node = helper.make_node(
-        cell.upper(),
-        ["X", "W", "R", "B", "", *states],
-        ["Y", *last],
-        hidden_size=H,
-        **({"linear_before_reset": 1} if cell == "gru" else {}),
-    )
+    names = ["", *map(str, range(1, 1 + len(arrays.above)))]  # of the layers
+    options = {"hidden_size": H, **({"linear_before_reset": 1} if cell == "gru" else {})}
+    nodes = []
+    for below, name in zip(["", *names], names, strict=False):
+        if name:
+            nodes.append(helper.make_node("Squeeze", [f"Y{below}", "directions"], [f"X{name}"]))
+        inputs = [f"{letter}{name}" for letter in "XWRB"]
+        nodes.append(helper.make_node(cell.upper(), [*inputs, "", *states], [f"Y{name}", *last], **options))
 
     def value(name: str, *shape: int) -> Any:
         return helper.make_tensor_value_info(name, floats, shape)
 
     inputs = [value("X", steps, N, I), *(value(state, 1, N, H) for state in states)]
-    outputs = [value(state, 1, N, H) for state in last] or [value("Y", steps, 1, N, H)]
-    weights = [modules.onnx.numpy_helper.from_array(array, name) for name, array in _weights(arrays).items()]
-    graph = helper.make_graph([node], cell, inputs, outputs, weights)
+    outputs = [value(state, 1, N, H) for state in last] or [value(f"Y{names[-1]}", steps, 1, N, H)]
+    weights = {"directions": np.array([1])} if arrays.above else {}
+    for name, layer in zip(names, arrays.layers(), strict=True):
+        weights |= {f"{letter}{name}": array for letter, array in _weights(layer).items()}
+    initializers = [modules.onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, cell, inputs, outputs, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 

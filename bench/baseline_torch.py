@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .common import HOST_CALL, THREADS, Contender, cpu_name, timed
-from .problems import Arrays
+from .problems import Arrays, gradient_name
 
 
 def find_torch() -> ModuleType | None:
@@ -68,11 +68,12 @@ def least_times(
 
 
 class TorchCell:
-    """A cell as a PyTorch module with its weights, input and initial states on the CPU or a GPU."""
+    """A cell or a stack as a PyTorch module with its weights, input and initial states on the CPU or a GPU."""
 
     def __init__(self, torch: Any, arrays: Arrays, where: str, dtype: str = "float32", *, gradients: bool) -> None:
         """Copy everything there."""
         self._torch, self._arrays, self.gradients = torch, arrays, gradients
+        self._layers = 1 + len(arrays.above)
         self._to = {"device": torch.device(where), "dtype": getattr(torch, dtype)}
         self.module = _module(torch, arrays).to(**self._to).train(gradients)
         self.source = self.tensor(arrays.given["source"]).requires_grad_(gradients)
@@ -103,12 +104,16 @@ class TorchCell:
         output, *back = (tensor.cpu().numpy() for tensor in tensors)
         if not self.gradients:
             return {"output": output}
-        d_source, d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh, *d_states = back
-        named = {"source": d_source, "recurrent_weight": d_weight_hh, "input_weight": d_weight_ih, "bias": d_bias_ih}
-        if self._arrays.cell == "gru":
-            named["secondary_bias"] = d_bias_hh[2 * self._arrays.sizes.H :]
-        named |= zip(("init_state", "init_cell"), (state[0] for state in d_states), strict=False)
-        return {"output": output} | {f"gradient of {name}": array for name, array in named.items()}
+        d_source, d_weights, d_states = back[0], back[1 : 1 + 4 * self._layers], back[1 + 4 * self._layers :]
+        found = {"output": output, gradient_name("source"): d_source}
+        for layer in range(self._layers):
+            d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh = d_weights[4 * layer : 4 * layer + 4]
+            named = {"recurrent_weight": d_weight_hh, "input_weight": d_weight_ih, "bias": d_bias_ih}
+            if self._arrays.cell == "gru":
+                named["secondary_bias"] = d_bias_hh[2 * self._arrays.sizes.H :]
+            found |= {gradient_name(name, layer): array for name, array in named.items()}
+        states = zip(("init_state", "init_cell"), d_states, strict=False)
+        return found | {gradient_name(name): state[0] for name, state in states}
 
 
 def on_torch(torch: Any, arrays: Arrays, *, gradients: bool) -> Contender:
@@ -124,11 +129,13 @@ def on_torch(torch: Any, arrays: Arrays, *, gradients: bool) -> Contender:
 
 def _module(torch: Any, arrays: Arrays) -> Any:
     classes = {"single_gate_rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
-    module = classes[arrays.cell](arrays.sizes.I, arrays.sizes.H)
-    bias_hh = np.zeros_like(arrays.given["bias"])
-    if arrays.cell == "gru":
-        bias_hh[2 * arrays.sizes.H :] = arrays.given["secondary_bias"]
-    weights = (*(arrays.given[name] for name in ("input_weight", "recurrent_weight", "bias")), bias_hh)
+    module = classes[arrays.cell](arrays.sizes.I, arrays.sizes.H, 1 + len(arrays.above))
+    weights = []
+    for given in (arrays.given, *arrays.above):
+        bias_hh = np.zeros_like(given["bias"])
+        if arrays.cell == "gru":
+            bias_hh[2 * arrays.sizes.H :] = given["secondary_bias"]
+        weights += [*(given[name] for name in ("input_weight", "recurrent_weight", "bias")), bias_hh]
     with torch.no_grad():
         for parameter, weight in zip(module.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(weight.astype(np.float32)))

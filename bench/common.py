@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ SETTINGS = (
     "MKL_ENABLE_INSTRUCTIONS",
     "ONEDNN_MAX_CPU_ISA",
     "ATEN_CPU_CAPABILITY",
+    "NPY_DISABLE_CPU_FEATURES",
 )
 
 
@@ -68,20 +69,23 @@ class Record:
     flops: float  # of the matrix products
     checked: bool  # compared with the float64 reference before timing
     error: float | None  # then max |a - b| / max(1, max |b|) of the worst result
+    alone: bool = field(default=False, kw_only=True)  # whether the contender had a process to itself
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Time steps, batch, input and hidden features."""
+    """Time steps, batch, input and hidden features, and the number of layers."""
 
     T: int
     N: int
     I: int
     H: int
+    layers: int = 1
 
     def __str__(self) -> str:
         """Return the record's ``workload``."""
-        return f"T={self.T} N={self.N} I={self.I} H={self.H}"
+        layers = f" L={self.layers}" if self.layers > 1 else ""
+        return f"T={self.T} N={self.N} I={self.I} H={self.H}{layers}"
 
 
 @dataclass
@@ -171,7 +175,7 @@ def timed_turn(pace: Pace, run: Callable[[], Mapping[str, float]]) -> Iterator[M
             return
 
 
-def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
+def measure(problem: Problem, pace: Pace, after_round: Callable[[], object] = lambda: None) -> list[Record]:
     """Check every contender of the problem, then time them all in turns."""
     contenders = problem.contenders
     errors = [check(problem, contender) for contender in contenders]
@@ -183,7 +187,7 @@ def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
             for sample in timed_turn(pace, contender.run):
                 for name, seconds in sample.items():
                     collected.setdefault(name, []).append(seconds)
-        progress.update()
+        after_round()
     return [
         record_of(problem, contender, error, name, seconds)
         for contender, error, collected in zip(contenders, errors, samples, strict=True)
@@ -220,17 +224,17 @@ def measure_all(problems: Iterable[Problem], count: int, pace: Pace, output: Pat
     with tqdm(total=count * pace.rounds, unit="round", disable=None, leave=False) as progress:
         for problem in problems:
             progress.set_description(f"{problem.op} {problem.workload}")
-            records = measure(problem, pace, progress)
+            records = measure(problem, pace, progress.update)
             write(records, output)
             yield records
 
 
 def groups_of(path: Path) -> list[list[Record]]:
-    """Return the records of a file by operation and workload."""
-    groups: dict[tuple[str, str], list[Record]] = {}
+    """Return the records of a file by operation, workload and whether contenders were alone."""
+    groups: dict[tuple[str, str, bool], list[Record]] = {}
     for line in path.read_text().splitlines():
         record = Record(**json.loads(line))
-        groups.setdefault((record.op, record.workload), []).append(record)
+        groups.setdefault((record.op, record.workload, record.alone), []).append(record)
     return list(groups.values())
 
 

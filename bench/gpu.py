@@ -292,8 +292,7 @@ class Bench:
             rounds = int(min(spare / (len(turns) * TURN_SECONDS), options.rounds))
             pace = Pace(WARM_UP, max(MIN_ROUNDS, rounds), settle=0.0, turn=0.0)
         contenders = [Contender(e.name, e.device, e.driver, batches.run, None) for e, batches in turns.items()]
-        with tqdm(disable=True) as progress:
-            records = common.measure(replace(problem, contenders=contenders), pace, progress)
+        records = common.measure(replace(problem, contenders=contenders), pace)
         by_name = {entry.name: entry for entry in turns}
 
         def complete(record: Record) -> GpuRecord:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ SIGMOID_GATES = {
 }
 
 
-@functools.cache
+@cache
 def descriptor(cell: str, *, training: bool = False, **flags: Any) -> Any:
     """Return a descriptor, made only once as in a program."""
     return DESCRIPTORS[cell](training=training, **flags)
@@ -57,13 +57,14 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arguments of one cell, initialized as in PyTorch's modules, and the gradient of the output."""
+    """The arguments of one cell or of a stack, initialized as in PyTorch's modules, and the gradient of the output."""
 
     cell: str
     sizes: Sizes
     given: Mapping[str, Any]  # NumPy or device arrays
     source_gradient: Any
     flags: Mapping[str, Any] = field(default_factory=dict)  # options of the descriptor
+    above: Sequence[Mapping[str, Any]] = ()  # the weights of the layers above the first
 
     @staticmethod
     def draw(
@@ -81,18 +82,20 @@ class Arrays:
         def normal(*shape: int) -> npt.NDArray[Any]:
             return rng.standard_normal(shape, np.float32).astype(wanted, copy=False)
 
-        given = {
-            "source": normal(sizes.T, sizes.N, sizes.I),
-            "recurrent_weight": weight(*both, gated, sizes.H),
-            "input_weight": weight((1 + bidirectional) * gated, sizes.I),
-            "bias": weight((1 + bidirectional) * gated),
-        }
-        if cell == "gru":
-            given["secondary_bias"] = weight(hidden)
+        def weights(inputs: int) -> dict[str, npt.NDArray[Any]]:
+            drawn = {
+                "recurrent_weight": weight(*both, gated, sizes.H),
+                "input_weight": weight((1 + bidirectional) * gated, inputs),
+                "bias": weight((1 + bidirectional) * gated),
+            }
+            return drawn | ({"secondary_bias": weight(hidden)} if cell == "gru" else {})
+
+        given = {"source": normal(sizes.T, sizes.N, sizes.I)} | weights(sizes.I)
         source_gradient = normal(sizes.T, sizes.N, hidden)
         if states:
             given |= {name: normal(sizes.N, hidden) for name in ("init_state", "init_cell")[: 1 + (cell == "lstm")]}
-        return Arrays(cell, sizes, given, source_gradient, {"bidirectional": True} if bidirectional else {})
+        above = [weights(hidden) for _ in range(1, sizes.layers)]
+        return Arrays(cell, sizes, given, source_gradient, {"bidirectional": True} if bidirectional else {}, above)
 
     def with_options(self) -> Arrays:
         """Return these arrays with a mask, lengths, hard sigmoids and, for the LSTM, a peephole."""
@@ -124,11 +127,14 @@ class Arrays:
 
     def with_weights_on(self, device: vkrnn.Device) -> Arrays:
         """Return these arrays, with all but the source and the gradient of the output copied to the device."""
-        given = {
-            name: array if name in ("source", "lengths") else vkrnn.asarray(array, device=device)
-            for name, array in self.given.items()
-        }
-        return replace(self, given=given)
+
+        def there(given: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                name: array if name in ("source", "lengths") else vkrnn.asarray(array, device=device)
+                for name, array in given.items()
+            }
+
+        return replace(self, given=there(self.given), above=list(map(there, self.above)))
 
     def descriptor(self, *, training: bool = False) -> Any:
         """Return the descriptor."""
@@ -151,11 +157,32 @@ class Arrays:
         )
         return results
 
+    def layers(self) -> Iterator[Arrays]:
+        """Yield each layer as arrays of one cell. Sources above the first layer have the shape alone."""
+        yield replace(self, above=())
+        for weights in self.above:
+            yield replace(self, given={"source": np.empty_like(self.source_gradient), **weights}, above=())
+
+    def network(self, device: vkrnn.Device, *, frozen: bool = False) -> vkrnn.Network:
+        """Return a stack as a network."""
+        given = ({name: array for name, array in layer.given.items() if name != "source"} for layer in self.layers())
+        return vkrnn.network([(self.cell, each, self.descriptor()) for each in given], device=device, frozen=frozen)
+
     def answer(self, module: Any, *, gradients: bool, **options: Any) -> dict[str, npt.NDArray[Any]]:
-        """Return the output, and the gradients if wanted, by name. Before gradients, it is a training call."""
-        forward = self.forward(module, training=gradients, **options)
-        back = named_gradients(self.gradients(module, forward, **options)) if gradients else {}
-        return {name: np.asarray(array) for name, array in ({"output": forward.output} | back).items()}
+        """Return the output, and the gradients if wanted, by name. Before gradients, it is a training call.
+
+        A stack is computed one layer after the other.
+        """
+        calls: list[tuple[Arrays, Any]] = []
+        for layer in self.layers():
+            fed = replace(layer, given={**layer.given, "source": calls[-1][1].output}) if calls else layer
+            calls.append((fed, fed.forward(module, training=gradients, **options)))
+        found, above = {"output": calls[-1][1].output}, self.source_gradient
+        for number, (layer, forward) in reversed([*enumerate(calls)] if gradients else []):
+            back = replace(layer, source_gradient=above).gradients(module, forward, **options)
+            above = back.source
+            found |= named_gradients(back, number)
+        return {name: np.asarray(array) for name, array in found.items()}
 
     def problem(self, device: vkrnn.Device, contenders: Sequence[Contender], *, gradients: bool) -> Problem:
         """Return the forward call, with or without the gradients, as a problem for these contenders."""
@@ -165,17 +192,19 @@ class Arrays:
             workload=str(self.sizes),
             bytes=moved,
             flops=flops,
-            ideal=self.answer(reference, gradients=gradients),
+            ideal=self.answer(reference, gradients=gradients) if contenders else {},
             contenders=contenders,
         )
 
     def cost(self, device: vkrnn.Device, *, gradients: bool) -> tuple[int, float]:
         """Return the bytes of arguments and results, and the flops of the matrix products."""
-        moved = sum(array.nbytes for array in self.given.values()) + self.source_gradient.nbytes
-        return moved * (1 + gradients), sum(plan.flops for plan in self.plans(device, gradients=gradients))
+        given = [array for each in (self.given, *self.above) for array in each.values()]
+        moved = sum(array.nbytes for array in given) + self.source_gradient.nbytes
+        plans = [plan for layer in self.layers() for plan in layer.plans(device, gradients=gradients)]
+        return moved * (1 + gradients), sum(plan.flops for plan in plans)
 
     def plans(self, device: vkrnn.Device, *, gradients: bool) -> list[vkrnn.Plan]:
-        """Return the plan of the forward call and, if wanted, that of the gradients."""
+        """Return the plan of a cell's forward call and, if wanted, that of the gradients."""
         given = {**self.given, "device": device}
         forward = vkrnn.plan(getattr(vkrnn, self.cell), **given, descriptor=self.descriptor(training=gradients))
         if not gradients:
@@ -192,40 +221,67 @@ class Arrays:
         return [forward, back]
 
 
-def named_gradients(results: vkrnn.Results) -> dict[str, Any]:
-    """Return gradients by names that do not collide with those of the forward results."""
-    return {f"gradient of {name}": array for name, array in results._asdict().items()}
+def named_gradients(results: vkrnn.Results, layer: int = 0) -> dict[str, Any]:
+    """Return gradients by names that collide neither with those of the forward results nor with other layers'."""
+    named = results._asdict().items()
+    return {gradient_name(name, layer): array for name, array in named if not (layer and name == "source")}
+
+
+def gradient_name(argument: str, layer: int = 0) -> str:
+    """Return the name of the gradient of a layer's argument."""
+    return f"gradient of {argument}{f' of layer {layer}' if layer else ''}"
 
 
 def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
-    """Return vkrnn on this device."""
+    """Return vkrnn on this device: a function's call, or for a stack a network's."""
     return _contender("vkrnn", arrays, device, gradients=gradients)
 
 
 def on_vkrnn_with_weights_there(arrays: Arrays, device: vkrnn.Device) -> Contender:
-    """Return vkrnn's forward call with weights that stay on the device from call to call."""
+    """Return vkrnn's forward call with weights that stay on the device from call to call, or a frozen network's."""
     return _contender(WEIGHTS_THERE, arrays.with_weights_on(device), device, gradients=False)
 
 
+def _calls(
+    arrays: Arrays, device: vkrnn.Device, *, training: bool, frozen: bool
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return the forward call, and that of the gradients with its result; a stack's are a network's."""
+    if arrays.above:
+        network = arrays.network(device, frozen=frozen)
+        forward: Callable[[], Any] = partial(network.forward, arrays.given["source"], training=training)
+        return forward, lambda result: network.gradients(result, arrays.source_gradient)
+    forward = partial(arrays.forward, vkrnn, training=training, device=device)
+    return forward, partial(arrays.gradients, vkrnn, device=device)
+
+
 def _contender(name: str, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
+    forward, back = _calls(arrays, device, training=gradients, frozen=name == WEIGHTS_THERE)
+
     def run() -> dict[str, float]:
         totals = {HOST_CALL: 0.0, DEVICE: 0.0}
 
-        def call(work: Callable[[], vkrnn.Results]) -> vkrnn.Results:
+        def call(work: Callable[[], Any], awaited: str) -> Any:
             start = time.perf_counter()
             results = work()
-            if isinstance(results[0], vkrnn.Array):
-                results[0].numpy()
+            if isinstance(array := getattr(results, awaited), vkrnn.Array):
+                array.numpy()
             totals[HOST_CALL] += time.perf_counter() - start
             totals[DEVICE] += device.statistics()["last_device_seconds"]
             return results
 
-        forward = call(lambda: arrays.forward(vkrnn, training=gradients, device=device))
+        result = call(forward, "output")
         if gradients:
-            call(lambda: arrays.gradients(vkrnn, forward, device=device))
+            call(lambda: back(result), "source")
         return totals
 
     def answer() -> Mapping[str, npt.NDArray[Any]]:
-        return arrays.answer(vkrnn, gradients=gradients, device=device)
+        result = forward()
+        found = {"output": result.output}
+        if gradients:
+            gradient = back(result)
+            found |= {gradient_name("source"): gradient.source}
+            for number, layer in enumerate(gradient.layers if arrays.above else [gradient]):
+                found |= named_gradients(layer, number)
+        return {name: np.asarray(array) for name, array in found.items()}
 
     return Contender(name, device.name, device.driver_version, run, answer)

@@ -19,7 +19,9 @@ import pytest
 
 pytest.importorskip("tqdm")
 
-from bench.common import Sizes
+import vkrnn
+from bench import alone, cells
+from bench.common import SMOKE, Record, Sizes, groups_of, write
 from bench.floors import AVX2_ALONE, cpu_verdicts
 from bench.gpu import SIZES as GPU_SIZES
 from bench.gpu import SMOKE_SIZES as GPU_SMOKE_SIZES
@@ -33,9 +35,8 @@ from scale import sample
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("bench")  # several tests share a run
-FIELDS = (
-    "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error"  # in order
-)
+# In order
+FIELDS = "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error alone"
 GPU_FIELDS = f"{FIELDS} dtype seconds_a_step calls strategy errors allowed correct float32"
 MEASURES = {
     "host call",
@@ -84,8 +85,11 @@ def test_floors_for_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(cpu_verdicts(ratios)).startswith("FALLS SHORT")
     monkeypatch.setenv("VKRNN_CPU_TARGET", "avx2")
     assert list(cpu_verdicts(ratios))[-1].startswith("Only VKRNN_CPU_TARGET is set")
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    for name in AVX2_ALONE:
+        monkeypatch.setenv(name, "AVX2")
     assert all(line.startswith("reached") for line in cpu_verdicts(ratios))
+    *_, last = cpu_verdicts({"onnxruntime": {("lstm", "a"): 1.5}})
+    assert last.startswith("ONNX Runtime has no such setting")
 
 
 @native
@@ -133,6 +137,52 @@ def test_cells_compares_with_others() -> None:
     for implementation in ("vkrnn", "numpy"):
         assert {record["op"] for record in records if record["implementation"] == implementation} == operations
     assert all(record["checked"] for record in records)
+
+
+@native
+def test_stacks_alone() -> None:
+    """With --alone, the same contenders compute two layers in processes of their own. NumPy's program has one layer."""
+    records = smoke("cells", *ON_NATIVE, "--alone", "--layers", "2")
+    complete(records)
+    assert all(record["alone"] and record["checked"] for record in records)
+    assert {record["workload"] for record in records} == {"T=5 N=3 I=7 H=4 L=2"}
+    together = smoke("cells", *ON_NATIVE)
+    assert not any(record["alone"] for record in together)
+    contenders = {(record["implementation"], record["op"], record["measure"]) for record in together}
+    assert {(record["implementation"], record["op"], record["measure"]) for record in records} == {
+        contender for contender in contenders if contender[0] != "numpy"
+    }
+
+
+def test_a_process_ends_early() -> None:
+    """The benchmark ends, too."""
+    with pytest.raises(SystemExit, match="ended early"):
+        list(alone.measure_all([functools.partial(int, "no number")], 1, SMOKE, None))
+
+
+def test_records_of_both_kinds(tmp_path: Path) -> None:
+    """Contenders that were alone are a group of their own. Older records have no such field and were not."""
+    path = tmp_path / "records.jsonl"
+    plain = {name: 1 for name in FIELDS.split() if name != "alone"}
+    path.write_text(json.dumps(plain) + "\n")
+    write([Record(**plain, alone=True)], path)
+    assert [[record.alone for record in group] for group in groups_of(path)] == [[False], [True]]
+
+
+def test_workloads() -> None:
+    """Sizes are numbers or the name of several; --layers applies to all of them."""
+    parser = argparse.ArgumentParser()
+    cells.add_sizes(parser)
+    parser.set_defaults(smoke=False)
+
+    def chosen(*arguments: str) -> list[Sizes]:
+        return list(cells.sizes_of(parser.parse_args(arguments), vkrnn.devices()[0]))
+
+    assert chosen("--sizes", "3,2,4,5") == [Sizes(3, 2, 4, 5)]
+    assert [size.layers for size in chosen("--sizes", "wavefront", "3,2,4,5")] == [4, 4, 4, 4, 4, 8, 8, 1]
+    assert [size.layers for size in chosen("--sizes", "wavefront", "--layers", "1", "2")] == [1] * 5 + [2] * 5
+    with pytest.raises(argparse.ArgumentTypeError, match="expected T,N,I,H"):
+        cells.parse_workloads("wave")
 
 
 def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **changed: Any) -> GpuRecord:
