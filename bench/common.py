@@ -27,6 +27,7 @@ DEVICE = "device timestamps"  # device time without uploads and downloads
 RESIDENT_BATCH = "call in a batch"  # wall time of a batch of calls on device arrays with one wait, per call
 STEP = "step"  # wall time of a sequence computed step by step, per step
 CROWD = "time a call, all processes"  # wall time per call, where several processes make calls
+GRAPH = "graph replay"  # between two CUDA events, per replay of a captured call
 
 # Wrong answers have far larger errors, and so do TF32 and half precision (3e-4), which must not pass as float32.
 CHECK_TOLERANCE = 1e-4

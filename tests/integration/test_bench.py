@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("tqdm")
 
 import vkrnn
-from bench import alone, cells
+from bench import alone, cells, graphs
 from bench.common import SMOKE, Record, Sizes, groups_of, write
 from bench.floors import AVX2_ALONE, cpu_verdicts
 from bench.gpu import SIZES as GPU_SIZES
@@ -44,6 +44,7 @@ MEASURES = {
     "call in a batch",
     "time a call, all processes",
     "step",
+    "graph replay",
 }
 
 
@@ -183,6 +184,62 @@ def test_workloads() -> None:
     assert [size.layers for size in chosen("--sizes", "wavefront", "--layers", "1", "2")] == [1] * 5 + [2] * 5
     with pytest.raises(argparse.ArgumentTypeError, match="expected T,N,I,H"):
         cells.parse_workloads("wave")
+
+
+@native
+def test_graphs_of_modules(torch: Any) -> None:
+    """Stacks of modules agree in both dtypes and have a record each, with plain calls where there is no CUDA device."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = ("--graphs", "--device", device, "--layers", "1", "2", "--dtypes", "float32", "bfloat16")
+    records = smoke("modules", *options)
+    assert all(list(record) == FIELDS.split() and record["checked"] for record in records)
+    rows = {(record["op"], record["workload"]) for record in records}
+    assert len(rows) == 2 * 2 * 2 * 2  # cells, passes, layers, dtypes
+    assert {(record["implementation"], record["op"], record["workload"]) for record in records} == {
+        (name, *row) for name in ("torch", "vkrnn.torch") for row in rows
+    }
+    assert {record["measure"] for record in records} == {"graph replay" if device == "cuda" else "host call"}
+
+
+@native
+def test_a_row_of_graphs_fails(torch: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are measured, and the program says at its end which one failed."""
+    measure = graphs.measure
+
+    def failing(torch: Any, where: str, row: graphs.Row, *rest: Any) -> list[Record]:
+        if row.cell == "gru":
+            raise RuntimeError("no memory")
+        return measure(torch, where, row, *rest)
+
+    monkeypatch.setattr(graphs, "measure", failing)
+    rows = [graphs.Row(Sizes(3, 2, 4, 4), "float32", cell, gradients=False) for cell in ("gru", "lstm")]
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit):
+            graphs.run(torch, "cpu", rows, SMOKE, None)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    printed = capsys.readouterr().out
+    assert TABLE.search(printed)
+    assert "| lstm " in printed
+    assert printed.rstrip().endswith("FAILED       gru T=3 N=2 I=4 H=4 float32: RuntimeError: no memory")
+
+
+def test_summary_of_graphs() -> None:
+    """Means and worst rows are of each depth and type, and of all."""
+    one, four = Sizes(3, 2, 4, 4), Sizes(3, 2, 4, 4, 4)
+    ratios = {
+        graphs.Row(size, "tf32", "lstm", gradients): ratio
+        for (size, gradients), ratio in {(one, False): 4.0, (four, False): 1.0, (four, True): 3.0}.items()
+    }
+    lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in graphs.summary(ratios)][2:]
+    assert lines == [
+        ["1 layer, tf32", "forward", "1", "4.00", "4.00", "lstm, 3,2,4,4, 1, tf32"],
+        ["4 layers, tf32", "forward", "1", "1.00", "1.00", "lstm, 3,2,4,4, 4, tf32"],
+        ["4 layers, tf32", "with gradients", "1", "3.00", "3.00", "lstm + gradients, 3,2,4,4, 4, tf32"],
+        ["all", "forward", "2", "2.00", "1.00", "lstm, 3,2,4,4, 4, tf32"],
+        ["all", "with gradients", "1", "3.00", "3.00", "lstm + gradients, 3,2,4,4, 4, tf32"],
+    ]
 
 
 def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **changed: Any) -> GpuRecord:
