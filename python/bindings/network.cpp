@@ -84,6 +84,63 @@ public:
     // the lengths. `between` has the masks between layers, or None.
     NetworkForward forward(const std::vector<py::dict>& layers, const std::vector<py::object>& between, bool training,
                            const py::object& owner, bool tf32) const {
+        NetworkForward made = checked(layers, between, training, owner, tf32);
+        const std::size_t last = network_->layers() - 1;
+        run(
+            made.spec, made, made.given,
+            [&](const NetworkTensor& tensor) {
+                const Output output = std::get<Output>(tensor.what);
+                const bool internal = output == Output::z_state || output == Output::cell_output ||
+                                      (output == Output::output && tensor.layer < last);
+                return allocate(shape_of(made.spec.layers[tensor.layer], output), made, internal || made.resident);
+            },
+            made.kept);
+        return made;
+    }
+
+    // Returns the plan of a call with the same arguments.
+    [[nodiscard]] SharedPlan plan_forward(const std::vector<py::dict>& layers, const std::vector<py::object>& between,
+                                          bool training, const py::object& owner, bool tf32) const {
+        const NetworkForward made = checked(layers, between, training, owner, tf32);
+        const Unlocked unlocked;
+        return {network_->plan(made.spec, tf32)->plan, {}};
+    }
+
+    // Returns a dict of gradients for each layer. `layers` has a dict for each layer with its upstream gradients.
+    py::list gradients(const NetworkForward& forward, const py::object& source_gradient,
+                       const std::vector<py::dict>& layers) const {
+        const auto [spec, given] = checked_gradients(forward, source_gradient, layers);
+        Arrays results;
+        run(
+            spec, forward, given,
+            [&, &of = spec](const NetworkTensor& tensor) {
+                const Spec& layer = of.layers[tensor.layer];
+                return allocate(shape_of(layer, std::get<Argument>(tensor.what)), forward, forward.resident);
+            },
+            results);
+        py::list found;
+        for (std::size_t l = 0; l < network_->layers(); ++l) {
+            py::dict of_layer;
+            for (const Argument argument : gradient_order_of(spec.layers[l]))
+                if (const auto result = results.find({l, argument}); result != results.end())
+                    of_layer[to_python(name_of(argument))] = forward.shown(result->second);
+            found.append(std::move(of_layer));
+        }
+        return found;
+    }
+
+    // Returns the plan of a call with the same arguments.
+    [[nodiscard]] SharedPlan plan_gradients(const NetworkForward& forward, const py::object& source_gradient,
+                                            const std::vector<py::dict>& layers) const {
+        const NetworkSpec spec = checked_gradients(forward, source_gradient, layers).first;
+        const Unlocked unlocked;
+        return {network_->plan(spec, forward.tf32)->plan, {}};
+    }
+
+private:
+    // Returns a forward call that has not been made.
+    NetworkForward checked(const std::vector<py::dict>& layers, const std::vector<py::object>& between, bool training,
+                           const py::object& owner, bool tf32) const {
         NetworkForward made;
         made.network = this;
         made.owner = owner;
@@ -104,22 +161,12 @@ public:
         made.resident = py::isinstance<Array>(source);
         made.dtype = made.resident ? source.cast<const Array&>().dtype : source.cast<py::array>().dtype();
         made.dtype = made.dtype.attr("newbyteorder")("=");
-        const std::size_t last = network_->layers() - 1;
-        run(
-            made.spec, made, made.given,
-            [&](const NetworkTensor& tensor) {
-                const Output output = std::get<Output>(tensor.what);
-                const bool internal = output == Output::z_state || output == Output::cell_output ||
-                                      (output == Output::output && tensor.layer < last);
-                return allocate(shape_of(made.spec.layers[tensor.layer], output), made, internal || made.resident);
-            },
-            made.kept);
         return made;
     }
 
-    // Returns a dict of gradients for each layer. `layers` has a dict for each layer with its upstream gradients.
-    py::list gradients(const NetworkForward& forward, const py::object& source_gradient,
-                       const std::vector<py::dict>& layers) const {
+    // Returns the spec and the arrays of a gradient call.
+    std::pair<NetworkSpec, Arrays> checked_gradients(const NetworkForward& forward, const py::object& source_gradient,
+                                                     const std::vector<py::dict>& layers) const {
         if (forward.network != this)
             throw ValueError(kNetwork + " result: expected one of this network, got one of another network");
         Arrays given = forward.given;
@@ -132,27 +179,9 @@ public:
             upstream.source_gradient = info_of_any(array, Argument::source_gradient);
             given[{network_->layers() - 1, Argument::source_gradient}] = array;
         }
-        const NetworkSpec spec = check_network_gradients(forward.spec, upstream);
-        Arrays results;
-        run(
-            spec, forward, given,
-            [&](const NetworkTensor& tensor) {
-                const Spec& layer = spec.layers[tensor.layer];
-                return allocate(shape_of(layer, std::get<Argument>(tensor.what)), forward, forward.resident);
-            },
-            results);
-        py::list found;
-        for (std::size_t l = 0; l < network_->layers(); ++l) {
-            py::dict of_layer;
-            for (const Argument argument : gradient_order_of(spec.layers[l]))
-                if (const auto result = results.find({l, argument}); result != results.end())
-                    of_layer[to_python(name_of(argument))] = forward.shown(result->second);
-            found.append(std::move(of_layer));
-        }
-        return found;
+        return {check_network_gradients(forward.spec, upstream), std::move(given)};
     }
 
-private:
     // Reads the arguments of a layer, and adds their arrays to `given`.
     Arguments read(const py::dict& layer, std::size_t number, const py::object& owner, Arrays& given) const {
         Arguments found;
@@ -229,6 +258,10 @@ void register_network(py::module_& module) {
              py::arg("owner"), py::arg("tf32"), py::call_guard<Inside>())
         .def("gradients", &PythonNetwork::gradients, py::arg("forward"), py::arg("source_gradient"), py::arg("layers"),
              py::call_guard<Inside>())
+        .def("plan_forward", &PythonNetwork::plan_forward, py::arg("layers"), py::arg("between"), py::arg("training"),
+             py::arg("owner"), py::arg("tf32"), py::call_guard<Inside>())
+        .def("plan_gradients", &PythonNetwork::plan_gradients, py::arg("forward"), py::arg("source_gradient"),
+             py::arg("layers"), py::call_guard<Inside>())
         .def("refresh", &PythonNetwork::refresh, py::call_guard<Inside>());
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -147,8 +148,21 @@ class Network:
         MemoryError, DeviceError
             As a call of a function.
         """
+        call = self._forward_call(source, init_state, init_cell, mask, between, lengths, training)
+        self._refresh()
+        made = self._network.forward(*call)
         count = len(self.layers)
-        given: list[dict[str, Any]] = [{} for _ in range(count)]
+        results = [
+            [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
+        ]
+        output = self._shown_sequence(made.result(count - 1, "output"))
+        return NetworkResult(output, tuple(results[0]), tuple(results[1]), made if training else None)
+
+    def _forward_call(
+        self, source: Any, init_state: Any, init_cell: Any, mask: Any, between: Any, lengths: Any, training: Any
+    ) -> tuple[Any, ...]:
+        """Return what the core's network takes for a forward call."""
+        given: list[dict[str, Any]] = [{} for _ in self.layers]
         given[0]["source"] = self._sequence(source, "source")
         if lengths is not None:
             given[0]["lengths"] = as_numpy_integers(lengths, f"{_PREFIX} lengths:")
@@ -157,13 +171,7 @@ class Network:
         for name, values in (("init_state", init_state), ("init_cell", init_cell), ("mask", mask)):
             self._take(given, name, values)
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
-        self._refresh()
-        made = self._network.forward(given, masks, bool(training), self.device, self.device._rounds())
-        results = [
-            [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
-        ]
-        output = self._shown_sequence(made.result(count - 1, "output"))
-        return NetworkResult(output, tuple(results[0]), tuple(results[1]), made if training else None)
+        return given, masks, bool(training), self.device, self.device._rounds()
 
     def gradients(
         self,
@@ -192,16 +200,9 @@ class Network:
         MemoryError, DeviceError
             As a call of a function.
         """
-        if not isinstance(result, NetworkResult):
-            raise TypeError(f"{_PREFIX} result: expected a NetworkResult, got {type(result).__name__}")
-        if result.training_state is None:
-            raise ValueError(f"{_PREFIX} result: expected one of forward with training=True, got training=False")
-        given: list[dict[str, Any]] = [{} for _ in self.layers]
-        for name, values in (("state_gradient", state_gradient), ("cell_gradient", cell_gradient)):
-            self._take(given, name, values)
-        above = None if source_gradient is None else self._sequence(source_gradient, "source_gradient")
+        call = self._gradients_call(result, source_gradient, state_gradient, cell_gradient)
         self._refresh()
-        found = self._network.gradients(result.training_state, above, given)
+        found = self._network.gradients(*call)
         source = self._shown_sequence(found[0]["source"])
         layers = []
         for layer, gradients in zip(self.layers, found, strict=True):
@@ -213,6 +214,30 @@ class Network:
                 kind._of(f"{name}_gradients", tuple(gradients), map(_shown, gradients.values()), reasons)  # noqa: SLF001
             )
         return NetworkGradients(source, tuple(layers))
+
+    def _gradients_call(
+        self, result: Any, source_gradient: Any, state_gradient: Any, cell_gradient: Any
+    ) -> tuple[Any, ...]:
+        """Return what the core's network takes for a gradient call."""
+        if not isinstance(result, NetworkResult):
+            raise TypeError(f"{_PREFIX} result: expected a NetworkResult, got {type(result).__name__}")
+        if result.training_state is None:
+            raise ValueError(f"{_PREFIX} result: expected one of forward with training=True, got training=False")
+        given: list[dict[str, Any]] = [{} for _ in self.layers]
+        for name, values in (("state_gradient", state_gradient), ("cell_gradient", cell_gradient)):
+            self._take(given, name, values)
+        above = None if source_gradient is None else self._sequence(source_gradient, "source_gradient")
+        return result.training_state, above, given
+
+    def _plan(self, name: str, args: Any, kwargs: Any) -> _core.Plan:
+        """Return the plan of a call of `forward` or `gradients`, by its name."""
+        method = getattr(type(self), name)
+        bound = inspect.signature(method).bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        values = list(bound.arguments.values())[1:]
+        if name == "forward":
+            return self._network.plan_forward(*self._forward_call(*values))
+        return self._network.plan_gradients(*self._gradients_call(*values))
 
     def stream(self, batch: int = 1) -> Stream:
         """Return a `Stream` of the same layers, with copies of the weights; see `vkrnn.stream`."""

@@ -138,7 +138,7 @@ PACKAGE = CPP.parent / "python/vkrnn"
 # The modules and packages of python/vkrnn from the bottom up. "vkrnn" is its __init__.py.
 LAYERS = (
     *("_core", "_base", "_interop", "precision", "descriptors", "_device", "devices", "arrays", "results", "_ops"),
-    *("operations", "gradients", "reference", "plans", "checks", "convert", "streams", "networks", "mpsgraph", "onnx"),
+    *("operations", "gradients", "reference", "checks", "convert", "streams", "networks", "plans", "mpsgraph", "onnx"),
     *("jax", "torch", "_cli", "vkrnn", "demo", "__main__"),
 )
 
