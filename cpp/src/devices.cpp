@@ -127,6 +127,11 @@ std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fi
     return std::make_shared<cpu::CpuDevice>(fixed);
 }
 
+NetworkPlan Device::plan_network(const NetworkSpec& spec, bool tf32) {
+    const auto plan_of = [&](const Spec& layer) { return plan_call(layer, tf32); };
+    return make_network_plan(spec, profile(), plan_of, fixed().wavefront);
+}
+
 std::shared_ptr<Device> Device::open_cpu() { return std::make_shared<cpu::CpuDevice>(StrategyChoice{}); }
 
 }  // namespace vkrnn

@@ -87,7 +87,7 @@ const std::vector<Struct>& structs() {
         layout<abi::TablePush>("TablePush", MEMBER(TablePush, table)),
         layout<abi::AbsmaxPush>("AbsmaxPush", MEMBER(AbsmaxPush, in_), MEMBER(AbsmaxPush, out_),
                                 MEMBER(AbsmaxPush, lengths), MEMBER(AbsmaxPush, count), MEMBER(AbsmaxPush, row),
-                                MEMBER(AbsmaxPush, N), MEMBER(AbsmaxPush, padding)),
+                                MEMBER(AbsmaxPush, N), MEMBER(AbsmaxPush, first)),
         layout<abi::MatrixPackPush>(
             "MatrixPackPush", MEMBER(MatrixPackPush, in_), MEMBER(MatrixPackPush, out_), MEMBER(MatrixPackPush, table),
             MEMBER(MatrixPackPush, absmax), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_i),

@@ -146,7 +146,7 @@ TEST_P(Call, ClosedDevice) {
 TEST_P(Call, TooLargeACall) {
     Plan plan = add_plan(100);
     for (int i = 0; i < 4096; ++i) {
-        plan.steps.push_back(Clear{plan.buffers.size()});  // all at the same time: they share no memory
+        plan.steps.emplace_back(Clear{plan.buffers.size()});  // all at the same time: they share no memory
         plan.buffers.push_back(buffer("huge", Role::scratch, 1u << 30));
     }
     try {

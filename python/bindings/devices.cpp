@@ -71,6 +71,8 @@ StrategyChoice read_choice(const py::dict& options) {
             fixed.schedule = read_name(name, value);
         } else if (name == "gemm") {
             fixed.gemm = read_name(name, value);
+        } else if (name == "wavefront") {
+            fixed.wavefront = read_size(name, value);
         } else {
             fixed.parameters[name] = read_size(name, value);
         }

@@ -38,6 +38,24 @@ py::dict to_dict(const Plan& plan, const Loop& loop) {
     return dict;
 }
 
+py::dict to_dict(const Plan& plan, const Wavefront& wavefront) {
+    py::list lanes;
+    for (const Wavefront::Lane& lane : wavefront.lanes) {
+        py::list pieces;
+        for (const Wavefront::Piece& piece : lane) {
+            py::list steps;
+            for (const auto& step : piece)
+                steps.append(std::visit([&](const auto& value) { return to_dict(plan, value); }, step));
+            pieces.append(steps);
+        }
+        lanes.append(pieces);
+    }
+    py::dict dict;
+    dict["kind"] = "wavefront";
+    dict["lanes"] = lanes;
+    return dict;
+}
+
 py::list steps(const SharedPlan& shared) {
     py::list list;
     for (const Step& step : shared.plan->steps) {

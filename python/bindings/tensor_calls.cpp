@@ -184,8 +184,7 @@ private:
                   const NetworkUpstream& upstream, bool tf32) {
         NetworkSpec spec = check_network(options, arguments);
         if (gradients_) spec = check_network_gradients(spec, upstream);
-        made_ = make_network_plan(spec, device_->profile(),
-                                  [&](const Spec& layer) { return device_->plan_call(layer, tf32); });
+        made_ = device_->plan_network(spec, tf32);
         specs_ = std::move(spec.layers);
     }
 

@@ -52,6 +52,11 @@ class Device:
         2^-15, and everything else stays float32. Only matrix units round, so it makes no difference on the CPU and
         other devices without them. If not given, the environment variable ``VKRNN_FLOAT32``, else ``ieee``.
         `fp32_precision` overrides it for a block.
+    wavefront : int, optional
+        How the layers of a network run: with 0 one after the other, otherwise as a wavefront, in which each layer works
+        on pieces of this many time steps, and the layer above on the piece before. Neighbouring layers that run forward
+        in one direction can be a wavefront, if the device's strategies can. If not given, what is faster by the
+        estimates. The results are the same.
     **parameters : int, optional
         Tuning parameters of strategies, such as ``lanes``, ``rows`` and ``workgroup`` of the schedule ``steps``.
         `docs/devices.md` lists them.
@@ -91,9 +96,10 @@ class Device:
         schedule: str | None = None,
         gemm: str | None = None,
         float32: Precision | None = None,
+        wavefront: int | None = None,
         **parameters: int | None,
     ) -> None:
-        options = {"schedule": schedule, "gemm": gemm, **parameters}
+        options = {"schedule": schedule, "gemm": gemm, "wavefront": wavefront, **parameters}
         self._index, self._profile = select(selector, "[Device] selector")
         wanted = float32 if float32 is not None else os.environ.get("VKRNN_FLOAT32") or "ieee"
         self._precision = checked_precision(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")

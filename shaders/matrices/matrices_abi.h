@@ -69,8 +69,9 @@ struct AbsmaxPush {
     Address lengths;                   // N 32-bit integers
     uint count;
     // If row is not 0, it is the count of numbers per step and batch row, and numbers past a row's length are skipped.
+    // The first number is that of step `first`.
     uint row, N;
-    uint padding;
+    uint first;
 };
 const uint kAbsmaxGroup = 256u;   // invocations of a workgroup
 const uint kAbsmaxEach = 16u;     // numbers per invocation

@@ -15,7 +15,7 @@ INLINE uint magnitude(uint bits) {
 // Returns true if a number belongs to a step past the end of its batch row.
 INLINE bool past(uint at) {
     uint row = at / p.row;
-    return row / p.N >= Words(p.lengths + Address(row % p.N) * 4).value;
+    return p.first + row / p.N >= Words(p.lengths + Address(row % p.N) * 4).value;
 }
 
 INLINE uint magnitude_at(uint at, uint bits) { return p.row != 0 && past(at) ? 0 : magnitude(bits); }

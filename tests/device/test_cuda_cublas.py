@@ -214,6 +214,24 @@ FUNCTIONS = [
 ]
 
 
+def test_parts_of_a_product_have_the_algorithm_of_the_whole(fake: dict[str, str]) -> None:
+    """A wavefront multiplies a piece at a time. If the library refuses an algorithm for a piece, another is chosen."""
+    program = (
+        CALLS
+        + """
+layer = "lstm", {"input_weight": np.ones((32, 8), np.float32), "recurrent_weight": np.ones((32, 8), np.float32)}
+device = open_device(wavefront=4)
+net = vkrnn.network([layer] * 2, device=device, frozen=True)
+x = draw((10, 2, 8)).astype(np.float32)
+net.forward(x)
+print(library.fake_cublas_heuristics(), library.fake_cublas_products())
+"""
+    )
+    # Two shapes of parts: four steps, and the two that are left. Each asks for the algorithm of all ten.
+    assert run(program, fake).splitlines() == ["2 6"]
+    assert run(program, fake, FAKE_CUBLAS_FAIL="cublasLtMatmulAlgoCheck:7").splitlines() == ["4 6"]
+
+
 def test_failing_functions(fake: dict[str, str]) -> None:
     """Each becomes a DeviceError that names the call, or a MemoryError. Nothing leaks, and later calls work."""
     program = (

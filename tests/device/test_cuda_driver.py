@@ -140,6 +140,56 @@ print(call().shape)
     assert lines == [f"{kind} True {failure.endswith(':700')}", "0", "(5, 3, 8)"]
 
 
+LAYERS = """
+import gc, os, numpy as np, vkrnn
+from ctypes import CDLL
+driver = CDLL("libcuda.so.1")
+layer = "lstm", {"input_weight": np.ones((32, 8), np.float32), "recurrent_weight": np.ones((32, 8), np.float32)}
+device = vkrnn.Device("cuda:0", wavefront=4)
+net, x = vkrnn.network([layer] * 3, device=device, frozen=True), np.ones((10, 2, 8), np.float32)
+"""
+
+
+@needs_nvrtc
+def test_lanes_of_a_wavefront_have_streams_of_their_own(fake: dict[str, str]) -> None:
+    """Later calls use the streams of the first one, and closing the device destroys them."""
+    program = (
+        LAYERS
+        + """
+for _ in range(3):
+    net.gradients(net.forward(x, training=True))
+    print(driver.fake_cuda_streams(), driver.fake_cuda_lane_launches() > 0)
+device.close()
+print(driver.fake_cuda_streams())
+"""
+    )
+    assert run(program, fake).splitlines() == ["3 True"] * 3 + ["0"]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("failure", ["cuStreamCreate:2:2:1", "cuStreamWaitEvent:999:3:1", "cuEventRecord:999:4:1"])
+def test_a_wavefront_that_fails(fake: dict[str, str], failure: str) -> None:
+    """The call's memory is freed, its streams go back, and the next call works."""
+    program = (
+        LAYERS
+        + f"""
+os.environ["FAKE_CUDA_FAIL"] = "{failure}"
+try:
+    net.forward(x)
+except (MemoryError, vkrnn.DeviceError) as error:
+    print(type(error).__name__, str(error).startswith("[network] "))
+del os.environ["FAKE_CUDA_FAIL"]
+gc.collect()
+before = driver.fake_cuda_allocations()
+print(net.forward(x).output.shape, driver.fake_cuda_allocations() - before)
+device.close()
+print(driver.fake_cuda_streams())
+"""
+    )
+    kind = "MemoryError" if failure.startswith("cuStreamCreate:2") else "DeviceError"
+    assert run(program, fake).splitlines() == [f"{kind} True", "(10, 2, 8) 0", "0"]
+
+
 @needs_nvrtc
 def test_memory_for_a_packed_weight_may_run_out(fake: dict[str, str]) -> None:
     """If a packed copy cannot be allocated, the call fails, and the next call makes the copy."""

@@ -111,6 +111,13 @@ FUNCTION(
             proposed[i].workspace = preference->workspace + 1;
         }
     }* found = i)
+// FAKE_CUBLAS_FAIL lets it refuse all algorithms.
+FUNCTION(cublasLtMatmulAlgoCheck,
+         (void* handle, Desc* desc, Layout* a, Layout* b, Layout* c, Layout* d, const Algorithm* algorithm,
+          Proposal* checked),
+         (void)handle;
+         (void)desc; (void)a; (void)b; (void)c; (void)d; memset(checked, 0, sizeof(Proposal));
+         checked->algorithm = *algorithm)
 FUNCTION(cublasLtMatmulAlgoConfigGetAttribute,
          (const Algorithm* algorithm, int attribute, void* value, size_t bytes, size_t* written),
          if (attribute != 3 || bytes != 4) return 7;

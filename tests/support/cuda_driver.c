@@ -29,7 +29,7 @@ static Result failure(const char* function, int* calls) {
         return 0;                                     \
     }
 
-static int allocations, launches, contexts;
+static int allocations, launches, contexts, streams, lane_launches;
 static size_t held;
 
 static int is_hidden(void) {
@@ -109,6 +109,12 @@ FUNCTION(cuEventQuery, (void* event), (void)event; if (is_busy()) return 600)
 FUNCTION(cuEventElapsedTime, (float* milliseconds, void* from, void* to), (void)from; (void)to; *milliseconds = 1)
 FUNCTION(cuStreamWaitEvent, (void* stream, void* event, unsigned flags), (void)stream; (void)event; (void)flags)
 FUNCTION(cuStreamIsCapturing, (void* stream, int* status), (void)stream; *status = 0)
+FUNCTION(cuStreamGetCaptureInfo_v2,
+         (void* stream, int* status, unsigned long long* id, void** graph, const void** dependencies, size_t* count),
+         (void)stream;
+         (void)id; (void)graph; (void)dependencies; (void)count; *status = 0)
+FUNCTION(cuStreamCreate, (void** stream, unsigned flags), (void)flags; *stream = malloc(1); ++streams)
+FUNCTION(cuStreamDestroy_v2, (void* stream), free(stream); --streams)
 FUNCTION(cuModuleLoadData, (void** module, const void* image), (void)image; *module = malloc(1))
 FUNCTION(cuModuleUnload, (void* module), free(module))
 FUNCTION(cuModuleGetFunction, (void** function, void* module, const char* name), (void)module; (void)name;
@@ -118,9 +124,11 @@ FUNCTION(cuLaunchKernel,
          (void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b, unsigned c, unsigned shared,
           void* stream, void** parameters, void** extra),
          (void)function;
-         (void)x; (void)y; (void)z; (void)threads; (void)b; (void)c; (void)shared; (void)stream; (void)parameters;
-         (void)extra; ++launches)
+         (void)x; (void)y; (void)z; (void)threads; (void)b; (void)c; (void)shared; (void)parameters; (void)extra;
+         ++launches; if ((uintptr_t)stream > 2) ++lane_launches)
 
-// For tests: what is still allocated, and how many kernels were launched.
+// For tests: what is still allocated, how many kernels were launched, and the streams that exist.
 int fake_cuda_allocations(void) { return allocations; }
 int fake_cuda_launches(void) { return launches; }
+int fake_cuda_streams(void) { return streams; }
+int fake_cuda_lane_launches(void) { return lane_launches; }  // on streams that were created

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "vkrnn/network_plan.h"
 #include "vkrnn/plan.h"
 #include "vkrnn/profile.h"
 #include "vkrnn/spec.h"
@@ -139,6 +140,11 @@ public:
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;
     // Returns the plan for a call whose float32 products may be rounded to TF32 if `tf32` is true: see spec_on().
     std::shared_ptr<const Plan> plan_call(const Spec& spec, bool tf32) { return plan(spec_on(spec, profile(), tf32)); }
+
+    // Returns the plan of a network's call. `tf32`: see plan_call().
+    [[nodiscard]] NetworkPlan plan_network(const NetworkSpec& spec, bool tf32);
+    // Returns what the caller fixed when it opened the device.
+    [[nodiscard]] virtual const StrategyChoice& fixed() const = 0;
 
     // Throws MemoryError if a buffer of the plan is too large for the device, or if the device does not have `bytes`
     // free. Asks the driver only about large amounts, so a call may still run out of memory.

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -171,7 +172,34 @@ struct Loop {
     bool operator==(const Loop&) const = default;
 };
 
-using Step = std::variant<Clear, Dispatch, Loop>;
+// Layers that run at the same time. A lane is the work of one layer, cut into pieces of the time axis. Piece c of a
+// lane begins when piece c - 1 of its own and piece c of the lane before it are done. The steps of a piece run one
+// after another, as those of a plan.
+struct Wavefront {
+    using Piece = std::vector<std::variant<Dispatch, Loop>>;
+    using Lane = std::vector<Piece>;
+    std::vector<Lane> lanes;  // all have as many pieces
+    bool operator==(const Wavefront&) const = default;
+};
+
+using Step = std::variant<Clear, Dispatch, Loop, Wavefront>;
+
+// Calls `each` with every dispatch of a step, or of one of its alternatives, but once for all turns of a loop.
+template <class Some, class Each>
+void for_each_dispatch(Some& some, const Each& each) {
+    using Plain = std::remove_cv_t<Some>;
+    if constexpr (std::same_as<Plain, Dispatch>) {
+        each(some);
+    } else if constexpr (std::same_as<Plain, Loop>) {
+        for (auto& dispatch : some.body) each(dispatch);
+    } else if constexpr (std::same_as<Plain, Wavefront>) {
+        for (auto& lane : some.lanes)
+            for (auto& piece : lane)
+                for (auto& step : piece) for_each_dispatch(step, each);
+    } else if constexpr (!std::same_as<Plain, Clear>) {
+        std::visit([&](auto& alternative) { for_each_dispatch(alternative, each); }, some);
+    }
+}
 
 struct Plan {
     Spec spec;
@@ -182,7 +210,9 @@ struct Plan {
     // The buffers of the arguments that are present, and those of the results in the documented order.
     std::vector<std::pair<Argument, std::size_t>> inputs;
     std::vector<std::size_t> results;
-    double flops = 0;          // of the matrix products
+    double flops = 0;  // of the matrix products
+    // Estimated times: of the time loop, and of the products and sums around it.
+    double loop_microseconds = 0, products_microseconds = 0;
     std::uint64_t shared = 0;  // bytes that a call saves because buffers that are not needed together share memory
 
     [[nodiscard]] std::uint64_t bytes() const;  // of all buffers

@@ -45,7 +45,11 @@ struct Spec {
     // may be a bias of the recurrent product, recurrent_bias, beside that of the input product. If a gate scales the
     // candidate's product, its part for the candidate takes the place of the secondary bias.
     bool torch_layout = false;
+    // How the call takes part in a wavefront of layers (see Wavefront): the steps of each piece, 0 if it does not, and
+    // how many lanes share the device.
+    std::int64_t piece_steps = 0, lanes = 1;
 
+    [[nodiscard]] std::int64_t pieces() const { return piece_steps == 0 ? 1 : (T + piece_steps - 1) / piece_steps; }
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
     // Returns whether an argument that may be for the last step alone has a row for every step.
     [[nodiscard]] bool has_each_step(Argument argument) const {

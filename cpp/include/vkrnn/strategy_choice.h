@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct StrategyChoice {
     std::string schedule;  // runs the time loop
     std::string gemm;      // runs the products and sums around it
     Parameters parameters;
+    // How a network's layers run: the steps of a piece of a wavefront, or 0: one layer after the other.
+    std::optional<std::int64_t> wavefront = {};
     auto operator<=>(const StrategyChoice&) const = default;
 };
 

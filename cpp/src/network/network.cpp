@@ -112,8 +112,7 @@ std::shared_ptr<const NetworkPlan> Network::plan(const NetworkSpec& spec, bool t
         const std::lock_guard lock(shared_->mutex);
         if (const auto found = shared_->plans.find(key); found != shared_->plans.end()) return found->second;
     }
-    auto made = std::make_shared<const NetworkPlan>(make_network_plan(
-        spec, device_->profile(), [&](const Spec& layer) { return device_->plan_call(layer, tf32); }));
+    auto made = std::make_shared<const NetworkPlan>(device_->plan_network(spec, tf32));
     const std::lock_guard lock(shared_->mutex);
     if (shared_->plans.size() >= kMostPlans) shared_->plans.clear();
     return shared_->plans.try_emplace(key, std::move(made)).first->second;

@@ -10,7 +10,17 @@ Plan make_between_plan(const Spec& layer, const Profile& profile) {
     PlanBuilder builder(layer, profile, chosen);
     const std::size_t output = builder.input(Argument::output_fwd), mask = builder.input(Argument::mask);
     const std::int64_t elements = elements_of(shape_of(layer, Output::output));
-    builder.combine("multiply by the mask between layers", {output, mask, builder.result(Output::output), elements});
+    const std::size_t result = builder.result(Output::output);
+    const std::int64_t row = elements / layer.T;
+    const auto multiply = [&](const TimeRows& rows) {
+        Combination some{output, mask, result, (rows.end - rows.begin) * row};
+        some.offset = rows.begin * row;
+        builder.combine("multiply by the mask between layers", some);
+    };
+    if (layer.piece_steps == 0)
+        multiply({0, layer.T});
+    else
+        builder.add_lane(multiply);
     return builder.finish();
 }
 

@@ -1,6 +1,7 @@
 #include "builder.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -33,10 +34,26 @@ std::uint32_t u32(std::int64_t value) {
     return static_cast<std::uint32_t>(value);
 }
 
+TimeRows rows_of_piece(const Spec& spec, std::int64_t piece) {
+    const std::int64_t begin = piece * spec.piece_steps, end = std::min(spec.T, begin + spec.piece_steps);
+    return spec.gradients ? TimeRows{spec.T - end, spec.T - begin} : TimeRows{begin, end};
+}
+
+Product part_of(const Product& product, const TimeRows& rows, std::int64_t N) {
+    Product part = product;
+    part.m = (rows.end - rows.begin) * N;
+    part.whole_m = product.m;
+    part.a.offset += rows.begin * N * product.a.ld;
+    part.c.offset += rows.begin * N * product.c.ld;
+    return part;
+}
+
 PlanBuilder::PlanBuilder(const Spec& spec, const Profile& profile, const Chosen& chosen)
     : profile_(profile), products_(chosen.products) {
     plan_.spec = spec;
     plan_.choice = chosen.choice;
+    plan_.loop_microseconds = chosen.loop_microseconds;
+    plan_.products_microseconds = chosen.products_microseconds;
     clear(scratch("zeros", spec.H));
 }
 
@@ -211,6 +228,57 @@ void PlanBuilder::clear(std::size_t buffer, std::size_t fills) {
 void PlanBuilder::add(Step step) {
     plan_.steps.push_back(std::move(step));
     after_loop_ = true;
+}
+
+void PlanBuilder::add(Loop loop, std::int64_t steps) {
+    const std::int64_t piece_steps = plan_.spec.piece_steps;
+    if (piece_steps == 0) return add(Step(std::move(loop)));
+    const std::int64_t turns = piece_steps / steps;  // of a piece
+    Wavefront::Lane lane;
+    for (std::int64_t begin = 0; begin < loop.count; begin += turns) {
+        const auto first = static_cast<std::int32_t>(loop.first + begin * loop.increment);
+        lane.push_back({Loop{std::min(turns, loop.count - begin), first, loop.increment, loop.body}});
+    }
+    lane_ = plan_.steps.size();
+    add(Step(Wavefront{{std::move(lane)}}));
+}
+
+void PlanBuilder::add_lane(const std::function<void(const TimeRows&)>& add) {
+    lane_ = plan_.steps.size();
+    this->add(Step(Wavefront{{Wavefront::Lane(static_cast<std::size_t>(plan_.spec.pieces()))}}));
+    add_to_pieces(Place::after, add);
+}
+
+void PlanBuilder::add_to_pieces(Place place, const std::function<void(const TimeRows&)>& add) {
+    adds_pieces_ = true;
+    const auto lane = [this]() -> Wavefront::Lane& { return std::get<Wavefront>(plan_.steps.at(lane_)).lanes.front(); };
+    for (std::size_t i = 0; i < lane().size(); ++i) {
+        const TimeRows rows = rows_of_piece(plan_.spec, static_cast<std::int64_t>(i));
+        Wavefront::Piece made;
+        for (Dispatch& dispatch : collect([&] { add(rows); })) {
+            dispatch.after = true;
+            made.emplace_back(std::move(dispatch));
+        }
+        plan_.steps.insert(plan_.steps.begin() + static_cast<std::ptrdiff_t>(lane_),
+                           std::make_move_iterator(before_lane_.begin()), std::make_move_iterator(before_lane_.end()));
+        lane_ += before_lane_.size();
+        before_lane_.clear();
+        Wavefront::Piece& piece = lane()[i];
+        piece.insert(place == Place::before ? piece.begin() : piece.end(), std::make_move_iterator(made.begin()),
+                     std::make_move_iterator(made.end()));
+    }
+    adds_pieces_ = false;
+    after_loop_ = true;
+}
+
+void PlanBuilder::before_lane(const std::function<void()>& add) {
+    if (!adds_pieces_) return add();
+    std::vector<Step> piece = std::exchange(plan_.steps, {});
+    add();
+    for (Step& step : std::exchange(plan_.steps, std::move(piece))) {
+        if (auto* dispatch = std::get_if<Dispatch>(&step)) dispatch->after = true;
+        before_lane_.push_back(std::move(step));
+    }
 }
 
 std::vector<Dispatch> PlanBuilder::collect(const std::function<void()>& add) {

@@ -13,6 +13,14 @@
 
 namespace vkrnn {
 
+// Rows [begin, end) of the time axis.
+struct TimeRows {
+    std::int64_t begin, end;
+};
+
+// Returns the rows of a piece, in source order. A gradient call begins with the last rows.
+TimeRows rows_of_piece(const Spec& spec, std::int64_t piece);
+
 // A matrix operand in a buffer. Element (i, k) is at offset + (columns ? k * ld + i : i * ld + k), all in elements.
 struct Matrix {
     std::size_t buffer = 0;
@@ -27,7 +35,19 @@ struct Matrix {
 struct Product {
     std::int64_t m = 0, n = 0, k = 0, batches = 1;
     Matrix a, b, c;
+    // If this is a part of a product, the rows of the whole. Strategies choose tiles and algorithms for the whole, so
+    // that the parts have its bits.
+    std::int64_t whole_m = 0;
+
+    [[nodiscard]] Product whole() const {
+        Product found = *this;
+        if (whole_m != 0) found.m = whole_m;
+        return found;
+    }
 };
+
+// Returns the part of a product whose rows are those of a sequence, for some rows of the time axis.
+Product part_of(const Product& product, const TimeRows& rows, std::int64_t N);
 
 // out(d, g, j) = sum over rows of in(row, d, g, j) [* factor(row, d, g, j)]; out is contiguous.
 struct RowSum {
@@ -58,6 +78,7 @@ struct Combination {
     std::int64_t elements = 0;
     Operation operation = multiply;
     std::int64_t limit = elements, period = elements;
+    std::int64_t offset = 0;  // of the first element in all three
 
     void limit_to(std::int64_t first, std::int64_t of) { limit = first, period = of; }
 };
@@ -67,6 +88,7 @@ struct Conversion {
     std::size_t from = 0, to = 0;
     std::int64_t elements = 0;
     bool narrow = false;
+    std::int64_t offset = 0;  // of the first element in both
 };
 
 class ProductStrategy;
@@ -134,6 +156,18 @@ public:
                   bool independent = false, std::size_t fills = kNoBuffer);
     void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
     void add(Step step);
+    // Adds a loop, of whose turns each makes `steps` steps. In a wavefront, it becomes a lane.
+    void add(Loop loop, std::int64_t steps);
+    // Adds a lane without a loop.
+    void add_lane(const std::function<void(const TimeRows&)>& add);
+    // Adds dispatches to each piece of the lane, before or after its loop. `add` gets the piece's rows of the time
+    // axis.
+    enum class Place : std::uint8_t { before, after };
+    void add_to_pieces(Place place, const std::function<void(const TimeRows&)>& add);
+    // Adds the steps that `add` adds. Within add_to_pieces(), they come before the lane, for all pieces.
+    void before_lane(const std::function<void()>& add);
+    // Returns whether the call's lane has been added, if it is one of a wavefront.
+    [[nodiscard]] bool has_lane() const { return lane_ != 0; }
     // Returns the dispatches that `add` adds, for a loop's body, instead of adding them to the plan.
     std::vector<Dispatch> collect(const std::function<void()>& add);
     void count_flops(double flops) { plan_.flops += flops; }
@@ -176,6 +210,9 @@ private:
     // writes them.
     std::set<std::size_t> used_, fresh_;
     bool after_loop_ = false;
+    std::size_t lane_ = 0;           // the step that is the call's lane of a wavefront
+    bool adds_pieces_ = false;       // within add_to_pieces()
+    std::vector<Step> before_lane_;  // what it has to add before the lane
     std::map<std::type_index, std::any> notes_;
 };
 

@@ -21,6 +21,7 @@ using Values = std::array<double, sizeof(Costs) / sizeof(double)>;
 // - products: the rates of matrix units were measured on 2026-11-23, except rounded_flops_per_us, which is a guess. The
 //   costs of the library and of float64 were measured on 2026-11-27 on an H100. The others are rough rates; only their
 //   order matters.
+// - lanes: by hand on 2026-11-28, from fourteen networks of four and eight layers in six schedules each.
 // bench/fit_costs.py reads this initializer. It does not fit the numbers in lines with the comment "limit".
 constexpr std::string_view kHopperGpus[] = {"H100", "H200"};
 constexpr CostTable kHopper{
@@ -101,7 +102,12 @@ constexpr CostTable kHopper{
                            .library_gradients = 2,
                            .library_flops_per_us = 3.8e8,
                            .half_library_flops_per_us = 7e8,
-                           .exact_library_flops_per_us = 5e7}}};
+                           .exact_library_flops_per_us = 5e7},
+              .lanes = {.forward_dispatch = 7.3,                                                   // limit
+                        .backward_dispatch = 12,                                                   // limit
+                        .forward = {.kept = 0.53, .loading = 0.82, .slices = 0.6, .matrices = 1},  // limit
+                        .backward = {.kept = 1, .loading = 1.3, .slices = 1, .matrices = 2},       // limit
+                        .most_time = 0.92}}};                                                      // limit
 
 // Vulkan on a CPU, where an invocation is one SIMD lane and barriers are slow: rough rates. Only `steps` and the
 // portable products are used there unless a caller fixes others.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "plan/gpu/product_costs.h"
+#include "plan/lane_costs.h"
 #include "plan/matrices/matrices_costs.h"
 #include "plan/portable/step_costs.h"
 #include "plan/slices/slice_costs.h"
@@ -24,6 +25,7 @@ struct Costs {
     PersistentCosts persistent;
     SplitCosts split;
     ProductCosts products;
+    LaneCosts lanes;
 };
 
 // The costs of one family of GPUs.

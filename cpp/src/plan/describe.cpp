@@ -105,15 +105,35 @@ void describe_dispatch(std::ostream& out, const Plan& plan, const Dispatch& disp
     describe_constants(out, kernel, indent + "    ");
 }
 
-void describe_step(std::ostream& out, const Plan& plan, const Step& step) {
-    if (const auto* dispatch = std::get_if<Dispatch>(&step)) describe_dispatch(out, plan, *dispatch, "  ");
-    if (const auto* clear = std::get_if<Clear>(&step)) out << "  clear " << plan.buffers[clear->buffer].name << '\n';
-    if (const auto* loop = std::get_if<Loop>(&step)) {
-        out << "  for k = " << loop->first << ", " << loop->first + loop->increment << ", ... (" << loop->count
-            << " steps)\n";
-        for (const Dispatch& dispatch : loop->body) describe_dispatch(out, plan, dispatch, "    ");
+class Steps {
+public:
+    Steps(std::ostream& out, const Plan& plan, std::string indent)
+        : out_(out), plan_(plan), indent_(std::move(indent)) {}
+
+    void operator()(const Dispatch& dispatch) const { describe_dispatch(out_, plan_, dispatch, indent_); }
+    void operator()(const Clear& clear) const {
+        out_ << indent_ << "clear " << plan_.buffers[clear.buffer].name << '\n';
     }
-}
+    void operator()(const Loop& loop) const {
+        out_ << indent_ << "for k = " << loop.first << ", " << loop.first + loop.increment << ", ... (" << loop.count
+             << " steps)\n";
+        for (const Dispatch& dispatch : loop.body) describe_dispatch(out_, plan_, dispatch, indent_ + "  ");
+    }
+    // Shows the first piece of each lane. The others are alike.
+    void operator()(const Wavefront& wavefront) const {
+        for (std::size_t l = 0; l < wavefront.lanes.size(); ++l) {
+            const Wavefront::Lane& lane = wavefront.lanes[l];
+            out_ << indent_ << "lane " << l + 1 << " of " << wavefront.lanes.size() << ", the first of " << lane.size()
+                 << " pieces\n";
+            for (const auto& step : lane.front()) std::visit(Steps(out_, plan_, indent_ + "  "), step);
+        }
+    }
+
+private:
+    std::ostream& out_;
+    const Plan& plan_;
+    std::string indent_;
+};
 
 }  // namespace
 
@@ -135,7 +155,7 @@ std::string describe(const Plan& plan, std::string_view label) {
         out << "  " << std::left << std::setw(10) << name_of(buffer.role) << std::setw(33) << buffer.name << ' '
             << human(static_cast<double>(buffer.bytes), "B") << '\n';
     out << "steps: " << plan.dispatches() << " dispatches, " << human(plan.flops, "FLOP in products") << '\n';
-    for (const Step& step : plan.steps) describe_step(out, plan, step);
+    for (const Step& step : plan.steps) std::visit(Steps(out, plan, "  "), step);
     return out.str();
 }
 

@@ -14,13 +14,14 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
 
     StepBlock views(builder);
     std::size_t projected = inputs[Argument::source];
-    if (spec.has(Argument::input_weight) && !chosen.loop.projects()) {
+    const bool projects = spec.has(Argument::input_weight) && !chosen.loop.projects();
+    Product project{spec.rows(), D * G * H, spec.I, 1, {}, {}, {}};
+    if (projects) {
         projected = builder.scratch("projected", spec.rows() * D * G * H);
-        Product project{spec.rows(), D * G * H, spec.I, 1, {}, {}, {}};
         project.a = {inputs[Argument::source], 0, spec.I, 0, false, true};
         project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
         project.c = {projected, 0, D * G * H, 0, false};
-        builder.product("project", project);
+        if (spec.piece_steps == 0) builder.product("project", project);
     }
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);
@@ -57,6 +58,9 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(loop_flops(spec));
     chosen.loop.run(builder, inputs, views);
+    if (projects && spec.piece_steps != 0)
+        builder.add_to_pieces(PlanBuilder::Place::before,
+                              [&](const TimeRows& rows) { builder.product("project", part_of(project, rows, N)); });
     if (spec.last_states) builder.last_rows("last state", last_hidden);
     if (spec.last_states && keeps_cells) builder.last_rows("last cell", last_cells, true);
     return builder.finish();

@@ -120,7 +120,12 @@ private:
             source.a = {delta_, 0, D * G * H, 0, false, true};
             source.b = {inputs_[Argument::input_weight], 0, spec_.I, 0, true};
             source.c = {result(Argument::source), 0, spec_.I, 0, false};
-            builder_.product("gradient of source", source, has(Argument::bias));
+            if (spec_.piece_steps == 0)
+                builder_.product("gradient of source", source, has(Argument::bias));
+            else
+                builder_.add_to_pieces(PlanBuilder::Place::after, [&](const TimeRows& rows) {
+                    builder_.product("gradient of source", part_of(source, rows, N));
+                });
 
             Product weight{D * G * H, spec_.I, rows_, 1, {}, {}, {}};
             weight.a = delta_columns(delta_, 0, G);

@@ -33,6 +33,7 @@ struct LibraryProduct {
     std::int64_t a_batch, b_batch, c_batch;
     std::uint32_t a_alignment, b_alignment, c_alignment;  // bytes
     std::uint32_t workspace_bytes;
+    std::int64_t whole_m;  // the m for which the algorithm is chosen: that of the product of which this is a part
 };
 
 // The workspace that NVIDIA recommends for its GPUs since Hopper.

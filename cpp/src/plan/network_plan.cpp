@@ -3,11 +3,14 @@
 #include "vkrnn/network_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "between.h"
+#include "cost_table.h"
+#include "lanes.h"
 #include "scratch.h"
 
 namespace vkrnn {
@@ -17,8 +20,8 @@ using Links = std::map<std::size_t, std::size_t>;  // from the buffers of a part
 
 class Joining {
 public:
-    Joining(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of)
-        : spec_(spec), profile_(profile), plan_of_(plan_of), last_(spec.layers.size() - 1) {
+    Joining(const NetworkSpec& spec, const Lanes& lanes, const Profile& profile, const PlanOf& plan_of)
+        : spec_(spec), lanes_(lanes), profile_(profile), plan_of_(plan_of), last_(spec.layers.size() - 1) {
         plan_.spec = spec.layers.front();
         plan_.buffers.push_back({"zeros", Role::scratch, 0});
         plan_.steps.emplace_back(Clear{kZerosBuffer});
@@ -27,7 +30,7 @@ public:
     NetworkPlan forward() {
         std::size_t below = kNoBuffer;
         for (std::size_t l = 0; l <= last_; ++l) {
-            const Spec& layer = spec_.layers[l];
+            const Spec layer = begin_layer(l);
             const auto part = plan_of_(layer);
             Links links = link_inputs(*part, l);
             if (l > 0) links[input_of(*part, Argument::source)] = below;
@@ -41,7 +44,7 @@ public:
                 else
                     add_result({l, outputs[i]}, buffer);
             }
-            if (l < last_ && has_between(l)) below = masked(below, l);
+            if (l < last_ && has_between(l)) below = masked(below, l, layer.piece_steps);
         }
         return finish();
     }
@@ -49,13 +52,13 @@ public:
     NetworkPlan gradients() {
         std::size_t upstream = kNoBuffer;  // what the layer above has written
         for (std::size_t l = last_ + 1; l-- > spec_.first;) {
-            const Spec& layer = spec_.layers[l];
+            const Spec layer = begin_layer(l);
             const auto part = plan_of_(layer);
             Links links = link_inputs(*part, l);
             if (l < last_) links[input_of(*part, Argument::source_gradient)] = upstream;
             if (l > 0) {
                 const std::size_t below = input({l - 1, Output::output}, shape_bytes(l - 1));
-                links[input_of(*part, Argument::source)] = has_between(l - 1) ? masked(below, l - 1) : below;
+                links[input_of(*part, Argument::source)] = has_between(l - 1) ? masked(below, l - 1, 0) : below;
             }
             add(*part, l, links);
             std::size_t i = 0;
@@ -68,7 +71,7 @@ public:
                     add_result({l, argument}, buffer);
                 }
             }
-            if (l > spec_.first && has_between(l - 1)) upstream = masked(upstream, l - 1);
+            if (l > spec_.first && has_between(l - 1)) upstream = masked(upstream, l - 1, layer.piece_steps);
         }
         return finish();
     }
@@ -125,22 +128,62 @@ private:
     }
 
     // Adds the product of a layer's output, or of its gradient, with the mask above the layer. Returns its buffer.
-    std::size_t masked(std::size_t buffer, std::size_t layer) {
+    // In pieces, it belongs to the last lane.
+    std::size_t masked(std::size_t buffer, std::size_t layer, std::int64_t piece_steps) {
         Spec spec = spec_.layers[layer];
-        spec.gradients = spec.last_states = false;
+        spec.piece_steps = piece_steps;
+        spec.last_states = false;
         spec.mask_varies = {true, true, true};
         if (spec.N == 0) return buffer;
         const Plan part = make_between_plan(spec, profile_);
         Links links{{input_of(part, Argument::output_fwd), buffer},
                     {input_of(part, Argument::mask), input({layer, Between{}}, shape_bytes(layer))}};
-        add(part, layer, links);
+        add(part, layer, links, false);
         const std::size_t result = links.at(part.results.front());
         plan_.buffers[result].role = Role::scratch;
         return result;
     }
 
+    // Returns the spec of a layer as a lane, or alone. Ends the lanes before it if it does not join them.
+    Spec begin_layer(std::size_t l) {
+        Spec layer = spec_.layers[l];
+        const auto group = std::ranges::find_if(
+            lanes_.groups, [&](const LaneGroup& each) { return each.first <= l && l < each.first + each.count; });
+        const bool is_lane = group != lanes_.groups.end();
+        if (!is_lane || l == (layer.gradients ? group->first + group->count - 1 : group->first)) end_lanes();
+        if (is_lane) {
+            layer.piece_steps = lanes_.piece_steps;
+            layer.lanes = static_cast<std::int64_t>(group->count);
+        }
+        return layer;
+    }
+
+    // Adds a part's lane to the wavefront, or its pieces to the last lane.
+    void add_lane(Wavefront::Lane lane, bool is_new) {
+        if (is_new) return wavefront_.lanes.push_back(std::move(lane));
+        for (std::size_t i = 0; i < lane.size(); ++i)
+            std::ranges::move(lane[i], std::back_inserter(wavefront_.lanes.back()[i]));
+    }
+
+    // Adds the wavefront, and then what its layers do after their loops.
+    void end_lanes() {
+        if (wavefront_.lanes.empty()) return;
+        const auto lanes = static_cast<double>(wavefront_.lanes.size());
+        const auto pieces = static_cast<double>(wavefront_.lanes.front().size());
+        const LaneCosts& costs = costs_of(profile_).lanes;
+        std::int64_t dispatches = 0;
+        for_each_dispatch(wavefront_, [&](const Dispatch& /*dispatch*/) { ++dispatches; });
+        const double waits = static_cast<double>(dispatches) / lanes *
+                             (spec_.layers.front().gradients ? costs.backward_dispatch : costs.forward_dispatch);
+        plan_.loop_microseconds += (longest_lane_ + waits) * (pieces + lanes - 1) / pieces;
+        longest_lane_ = 0;
+        plan_.steps.emplace_back(std::exchange(wavefront_, {}));
+        std::ranges::move(after_lanes_, std::back_inserter(plan_.steps));
+        after_lanes_.clear();
+    }
+
     // Adds a part. `links` has its inputs, and gets all its other buffers.
-    void add(const Plan& part, std::size_t layer, Links& links) {
+    void add(const Plan& part, std::size_t layer, Links& links, bool is_layer = true) {
         const bool has_zeros = !part.kernels.empty();  // those of an empty batch have no kernels
         if (has_zeros) {
             links[kZerosBuffer] = kZerosBuffer;
@@ -161,24 +204,28 @@ private:
         }
         if (layer == 0) plan_.choice = part.choice;
         plan_.flops += part.flops;
+        plan_.products_microseconds += part.products_microseconds;
+        if (part.spec.piece_steps == 0)
+            plan_.loop_microseconds += part.loop_microseconds;
+        else
+            longest_lane_ = std::max(longest_lane_, part.loop_microseconds);
+        std::vector<Step>* to = &plan_.steps;
         bool is_first = true;
-        for (const Step& step : part.steps) {
-            if (const auto* clear = std::get_if<Clear>(&step)) {
-                if (!has_zeros || clear->buffer != kZerosBuffer)
-                    plan_.steps.emplace_back(Clear{links.at(clear->buffer), filled(clear->fills, links)});
+        for (Step step : part.steps) {
+            for_each_dispatch(step, [&](Dispatch& dispatch) { link(dispatch, part, links); });
+            if (auto* clear = std::get_if<Clear>(&step)) {
+                if (has_zeros && clear->buffer == kZerosBuffer) continue;
+                *clear = {links.at(clear->buffer), filled(clear->fills, links)};
+            } else if (auto* wavefront = std::get_if<Wavefront>(&step)) {
+                add_lane(std::move(wavefront->lanes.front()), is_layer);
+                to = &after_lanes_;
+                is_first = true;
                 continue;
+            } else if (auto* dispatch = std::get_if<Dispatch>(&step)) {
+                dispatch->after |= is_first;  // what it reads may be what another part has just written
             }
-            if (const auto* loop = std::get_if<Loop>(&step)) {
-                Loop linked = *loop;
-                for (Dispatch& dispatch : linked.body) link(dispatch, part, links);
-                plan_.steps.emplace_back(std::move(linked));
-            } else {
-                Dispatch linked = std::get<Dispatch>(step);
-                link(linked, part, links);
-                linked.after = linked.after || is_first;  // what it reads may be what another part has just written
-                plan_.steps.emplace_back(std::move(linked));
-            }
-            is_first = false;
+            is_first = is_first && std::holds_alternative<Clear>(step);
+            to->push_back(std::move(step));
         }
     }
 
@@ -216,18 +263,23 @@ private:
     }
 
     NetworkPlan finish() {
+        end_lanes();
         plan_.shared = shared_scratch(plan_, profile_.max_allocation);
         made_.plan = std::make_shared<const Plan>(std::move(plan_));
         return std::move(made_);
     }
 
     const NetworkSpec& spec_;
+    const Lanes& lanes_;
     const Profile& profile_;
     const PlanOf& plan_of_;
     const std::size_t last_;
     Plan plan_;
     NetworkPlan made_;
     std::map<NetworkTensor, std::size_t> inputs_;
+    Wavefront wavefront_;            // of the layers that have been added last
+    std::vector<Step> after_lanes_;  // what these layers do after their loops
+    double longest_lane_ = 0;        // estimated microseconds of its loop
 };
 
 }  // namespace
@@ -242,8 +294,8 @@ NetworkTensor tensor_of(Argument argument, std::size_t layer) {
     }
 }
 
-NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of) {
-    Joining joining(spec, profile, plan_of);
+NetworkPlan join_layers(const NetworkSpec& spec, const Lanes& lanes, const Profile& profile, const PlanOf& plan_of) {
+    Joining joining(spec, lanes, profile, plan_of);
     return spec.layers.front().gradients ? joining.gradients() : joining.forward();
 }
 

@@ -52,12 +52,22 @@ std::uint64_t Plan::temporary_bytes() const {
 }
 
 std::int64_t Plan::dispatches() const {
+    struct Count {
+        std::int64_t operator()(const Clear& /*clear*/) const { return 0; }
+        std::int64_t operator()(const Dispatch& /*dispatch*/) const { return 1; }
+        std::int64_t operator()(const Loop& loop) const {
+            return loop.count * static_cast<std::int64_t>(loop.body.size());
+        }
+        std::int64_t operator()(const Wavefront& wavefront) const {
+            std::int64_t count = 0;
+            for (const Wavefront::Lane& lane : wavefront.lanes)
+                for (const Wavefront::Piece& piece : lane)
+                    for (const auto& step : piece) count += std::visit(*this, step);
+            return count;
+        }
+    };
     std::int64_t count = 0;
-    for (const Step& step : steps) {
-        if (std::holds_alternative<Dispatch>(step)) ++count;
-        if (const Loop* loop = std::get_if<Loop>(&step))
-            count += loop->count * static_cast<std::int64_t>(loop->body.size());
-    }
+    for (const Step& step : steps) count += std::visit(Count{}, step);
     return count;
 }
 

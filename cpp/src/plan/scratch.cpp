@@ -50,9 +50,9 @@ private:
         if (dispatch.after) ++stage_;
         include(dispatch.push);
     }
-    void add(const Loop& loop) {
+    void add(const auto& loop_or_wavefront) {
         ++stage_;
-        for (const Dispatch& dispatch : loop.body) include(dispatch.push);
+        for_each_dispatch(loop_or_wavefront, [&](const Dispatch& dispatch) { include(dispatch.push); });
     }
     void include(const Block& block) {
         for (std::size_t i = 0; i < block.references; ++i) {

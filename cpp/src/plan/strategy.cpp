@@ -62,7 +62,7 @@ Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, cons
 
 template <class Part>
 const Part* best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
-                    const Profile& profile, const StrategyChoice& fixed, Parameters& parameters) {
+                    const Profile& profile, const StrategyChoice& fixed, Parameters& parameters, double& microseconds) {
     const auto is_better = [](const CostEstimate& a, const CostEstimate& b) {
         return a.only_if_fixed == b.only_if_fixed ? !a.only_if_fixed && a.microseconds < b.microseconds
                                                   : b.only_if_fixed;
@@ -80,14 +80,22 @@ const Part* best_of(const Strategies<Part>& candidates, const std::string& optio
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " " + option + " " +
                                   quoted(names_of(candidates)) + " does not fit this call on " + profile.name);
     parameters.merge(least.parameters);
+    microseconds = least.microseconds * least.ratio;
     return best;
 }
 
 Chosen choose(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
     Parameters parameters;
-    const auto* const loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, parameters);
-    const auto* const products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, parameters);
-    return {*loop, *products, {std::string(loop->name()), std::string(products->name()), std::move(parameters)}};
+    double loop_time = 0, products_time = 0;
+    const auto* const loop =
+        best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, parameters, loop_time);
+    const auto* const products =
+        best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, parameters, products_time);
+    return {*loop,
+            *products,
+            {std::string(loop->name()), std::string(products->name()), std::move(parameters)},
+            loop_time,
+            products_time};
 }
 
 template <class Part>
@@ -154,7 +162,8 @@ Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice
 }
 
 Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning) {
-    const auto tuned = fixed == StrategyChoice{} ? tuning.find(tuned_call(spec)) : tuning.end();
+    const bool is_free = fixed.schedule.empty() && fixed.gemm.empty() && fixed.parameters.empty();
+    const auto tuned = is_free ? tuning.find(tuned_call(spec)) : tuning.end();
     if (tuned != tuning.end()) {
         try {
             check_choice(tuned->second, profile);

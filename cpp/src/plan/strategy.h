@@ -19,6 +19,7 @@ struct CostEstimate {
     double microseconds = 0;     // estimated time of its part of the call; the lowest one wins
     Parameters parameters = {};  // the tuning parameters that it would use
     bool only_if_fixed = false;  // whether the strategy is used only if a caller fixes it
+    double ratio = 1;            // of the measured time to this estimate, if it is known: see LaneCosts
 };
 
 class Strategy {
@@ -110,6 +111,7 @@ struct Chosen {
     const LoopStrategy& loop;
     const ProductStrategy& products;
     StrategyChoice choice;
+    double loop_microseconds = 0, products_microseconds = 0;  // estimates
 };
 
 // Chooses a strategy for each part: the one that the caller fixed, otherwise the one with the lowest estimated time. If

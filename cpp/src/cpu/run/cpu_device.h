@@ -22,6 +22,7 @@ public:
 
     [[nodiscard]] const Profile& profile() const override { return profile_; }
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
+    [[nodiscard]] const StrategyChoice& fixed() const override { return fixed_; }
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
     std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;

@@ -76,7 +76,22 @@ struct Products::Matmul {
         const auto set_one = lt::functions().MatmulDescSetAttribute;
         desc.set(set_one, lt::DescAttribute::transpose_a, b_columns ? lt::Operation::none : lt::Operation::transpose);
         desc.set(set_one, lt::DescAttribute::transpose_b, a_columns ? lt::Operation::transpose : lt::Operation::none);
-        choose(handle, p);
+        // Parts of a product have the algorithm of the whole, and so its bits, unless the library refuses that.
+        if (p.whole_m != p.m) algorithm = Matmul(handle, kernel, whole(p)).algorithm;
+        if (p.whole_m == p.m || !runs(handle, p)) choose(handle, p);
+    }
+
+    // Returns whether the library can run the algorithm.
+    [[nodiscard]] bool runs(lt::Handle handle, const LibraryProduct& p) const {
+        lt::HeuristicResult found{};
+        return lt::functions().MatmulAlgoCheck(handle, desc.get(), left.get(), right.get(), result.get(), result.get(),
+                                               &algorithm, &found) == lt::kSuccess &&
+               found.workspace_bytes <= p.workspace_bytes;
+    }
+
+    static LibraryProduct whole(LibraryProduct p) {
+        p.m = p.whole_m;
+        return p;
     }
 
     // Chooses the first algorithm that the library proposes and that adds in the same order every time.

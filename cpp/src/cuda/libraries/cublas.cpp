@@ -52,6 +52,7 @@ Functions load(const std::string& path) {
     find(all.MatmulPreferenceDestroy, "cublasLtMatmulPreferenceDestroy");
     find(all.MatmulPreferenceSetAttribute, "cublasLtMatmulPreferenceSetAttribute");
     find(all.MatmulAlgoGetHeuristic, "cublasLtMatmulAlgoGetHeuristic");
+    find(all.MatmulAlgoCheck, "cublasLtMatmulAlgoCheck");
     find(all.MatmulAlgoConfigGetAttribute, "cublasLtMatmulAlgoConfigGetAttribute");
     find(all.Matmul, "cublasLtMatmul");
     return all;

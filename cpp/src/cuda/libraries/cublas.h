@@ -74,6 +74,8 @@ struct Functions {
     Status (*MatmulAlgoGetHeuristic)(Handle handle, MatmulDesc desc, MatrixLayout a, MatrixLayout b, MatrixLayout c,
                                      MatrixLayout d, Preference preference, int wanted, HeuristicResult* results,
                                      int* found);
+    Status (*MatmulAlgoCheck)(Handle handle, MatmulDesc desc, MatrixLayout a, MatrixLayout b, MatrixLayout c,
+                              MatrixLayout d, const Algorithm* algorithm, HeuristicResult* result);
     Status (*MatmulAlgoConfigGetAttribute)(const Algorithm* algorithm, AlgorithmAttribute attribute, void* value,
                                            std::size_t bytes, std::size_t* written);
     Status (*Matmul)(Handle handle, MatmulDesc desc, const void* alpha, Address a, MatrixLayout a_layout, Address b,

@@ -77,6 +77,9 @@ struct Opened {
         find(all.EventElapsedTime, "cuEventElapsedTime");
         find(all.StreamWaitEvent, "cuStreamWaitEvent");
         find(all.StreamIsCapturing, "cuStreamIsCapturing");
+        find(all.StreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2");
+        find(all.StreamCreate, "cuStreamCreate");
+        find(all.StreamDestroy, "cuStreamDestroy_v2");
         find(all.ModuleLoadData, "cuModuleLoadData");
         find(all.ModuleUnload, "cuModuleUnload");
         find(all.ModuleGetFunction, "cuModuleGetFunction");

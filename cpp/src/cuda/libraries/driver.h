@@ -38,6 +38,7 @@ enum class PointerAttribute : int { device_ordinal = 9 };
 enum class FunctionAttribute : int { max_threads_per_block = 0 };
 enum class PoolAttribute : int { release_threshold = 4, reserved_now = 5, used_now = 7 };
 enum class EventFlags : unsigned { timed = 0, untimed = 2 };
+enum class StreamFlags : unsigned { non_blocking = 1 };  // does not wait for the legacy stream
 
 struct Uuid {
     unsigned char bytes[16];
@@ -96,6 +97,10 @@ struct Functions {
     Result (*EventElapsedTime)(float* milliseconds, Event from, Event to);
     Result (*StreamWaitEvent)(Stream stream, Event event, unsigned flags);
     Result (*StreamIsCapturing)(Stream stream, int* status);
+    Result (*StreamGetCaptureInfo)(Stream stream, int* status, unsigned long long* id, void** graph,
+                                   const void** dependencies, std::size_t* count);
+    Result (*StreamCreate)(Stream* stream, StreamFlags flags);
+    Result (*StreamDestroy)(Stream stream);
     Result (*ModuleLoadData)(Module* module, const void* image);
     Result (*ModuleUnload)(Module module);
     Result (*ModuleGetFunction)(Function* function, Module module, const char* name);

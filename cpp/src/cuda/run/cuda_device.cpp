@@ -174,7 +174,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         const bool capturing = is_capturing(stream);
         if (!capturing) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(plan->kernels, prefix, poll);
-        Execution execution(session.memory, *plan, stream, current_allocator);
+        Execution execution(session.memory, *plan, stream, current_allocator, *session.side_streams);
         // Calls that are captured in a graph, and those with memory of another library, are not timed.
         Pending pending{{}, {}, prefix};
         try {

@@ -14,6 +14,7 @@
 #include "cuda/kernels/cublaslt_products.h"
 #include "cuda/kernels/modules.h"
 #include "cuda/memory/cuda_memory.h"
+#include "cuda/run/side_streams.h"
 #include "plan/plan_cache.h"
 #include "vkrnn/device.h"
 
@@ -30,6 +31,7 @@ public:
     [[nodiscard]] int ordinal() const { return ordinal_; }
     [[nodiscard]] const Profile& profile() const override { return profile_; }
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
+    [[nodiscard]] const StrategyChoice& fixed() const override { return fixed_; }
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
     std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
@@ -68,6 +70,7 @@ private:
                 const Current current(memory->context());
                 modules.reset();
                 products.reset();
+                side_streams.reset();
             } catch (const DriverError&) {     // the driver has already shut down
             } catch (const std::exception&) {  // this is a forked process
             }
@@ -78,6 +81,7 @@ private:
         std::shared_ptr<Memory> memory;
         std::unique_ptr<Modules> modules;
         std::unique_ptr<Products> products = std::make_unique<Products>();
+        std::unique_ptr<SideStreams> side_streams = std::make_unique<SideStreams>();
     };
     // A submitted call that may still run.
     struct Pending {

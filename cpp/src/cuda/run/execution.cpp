@@ -31,10 +31,12 @@ CudaStorage& own(const Memory& memory, const Storage& storage) {
     return const_cast<CudaStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): only its order changes
 }
 
-Execution::Execution(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate)
+Execution::Execution(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate,
+                     SideStreams& side_streams)
     : memory_(std::move(memory)),
       plan_(plan),
       stream_(stream),
+      side_streams_(side_streams),
       allocate_(allocate),
       placements_(plan.buffers.size()),
       buffers_(plan) {}
@@ -182,6 +184,20 @@ void Execution::step(const Loop& loop) {
     }
 }
 
+void Execution::step(const Wavefront& wavefront) {
+    const std::size_t lanes = wavefront.lanes.size();
+    const SideStreams::Lease lease(side_streams_, stream_, lanes);
+    for (std::size_t piece = 0; piece < wavefront.lanes.front().size(); ++piece)
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+            if (lane > 0) lease.wait(lane, lane - 1);
+            current_ = lease.stream(lane);
+            for (const auto& each : wavefront.lanes[lane][piece])
+                std::visit([&](const auto& next) { step(next); }, each);
+            lease.record(lane);
+        }
+    current_ = stream_;
+}
+
 Execution::Launch Execution::prepare(const Dispatch& dispatch) {
     const auto address_of = [&](std::size_t buffer) { return placements_[buffer]; };
     const Block& push = dispatch.push;
@@ -199,11 +215,11 @@ Execution::Launch Execution::prepare(const Dispatch& dispatch) {
 
 void Execution::launch(Launch& prepared) {
     if (++launched_ % kLaunchesPerPoll == 0) ask(*poll_);
-    if (prepared.product) return products_->run(*prepared.product, stream_);
+    if (prepared.product) return products_->run(*prepared.product, current_);
     const LoadedKernel& kernel = kernels_->at(prepared.dispatch.kernel);
     void* parameters[] = {prepared.push.data(), prepared.params.data()};
     const auto& groups = prepared.dispatch.groups;
-    check(driver().LaunchKernel(kernel.function, groups[0], groups[1], groups[2], kernel.threads, 1, 1, 0, stream_,
+    check(driver().LaunchKernel(kernel.function, groups[0], groups[1], groups[2], kernel.threads, 1, 1, 0, current_,
                                 static_cast<void**>(parameters), nullptr));
 }
 

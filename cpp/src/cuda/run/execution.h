@@ -11,6 +11,7 @@
 #include "cuda/kernels/cublaslt_products.h"
 #include "cuda/kernels/modules.h"
 #include "cuda/memory/cuda_memory.h"
+#include "cuda/run/side_streams.h"
 #include "run/call_buffers.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/device.h"
@@ -24,7 +25,8 @@ class Execution {
 public:
     // The context must be current as long as the object lives. If `allocate` is not null, temporary memory comes from
     // it, and belongs to whoever gave it.
-    Execution(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate);
+    Execution(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate,
+              SideStreams& side_streams);
     // Frees temporary memory that comes from `memory`, in the stream's order.
     ~Execution();
     Execution(const Execution&) = delete;
@@ -71,6 +73,7 @@ private:
     void step(const Clear& clear);
     void step(const Dispatch& dispatch);
     void step(const Loop& loop);
+    void step(const Wavefront& wavefront);
     // A dispatch and its parameters with addresses: push constants, and those of a time loop.
     struct Launch {
         const Dispatch& dispatch;
@@ -83,6 +86,8 @@ private:
     const std::shared_ptr<Memory> memory_;
     const Plan& plan_;
     const Stream stream_;
+    Stream current_ = stream_;  // where steps are launched: the lane's stream in a wavefront
+    SideStreams& side_streams_;
     const CudaAllocator* const allocate_;
     const Poll* poll_ = nullptr;
     const std::vector<LoadedKernel>* kernels_ = nullptr;

@@ -1,5 +1,6 @@
 #include "cublas_products.h"
 
+#include <bit>
 #include <map>
 #include <numeric>
 
@@ -23,15 +24,22 @@ std::uint32_t alignment_of(const PlanBuilder& builder, const Matrix& matrix, std
     return static_cast<std::uint32_t>(std::gcd(kBufferAlignment, elements * builder.element_bytes(matrix.buffer)));
 }
 
-struct Workspace {
-    std::optional<std::size_t> buffer;  // one for all products, which run one after the other
+// Each for products that run one after the other. While the lanes of a wavefront run, only those of lanes are needed.
+struct Workspaces {
+    std::optional<std::size_t> usual, of_lane, after_lane;
 };
 
-std::size_t workspace_of(PlanBuilder& builder) {
-    std::optional<std::size_t>& buffer = builder.notes<Workspace>().buffer;
+// Returns the size of a product's workspace. The lanes of a wavefront share what a call has.
+std::uint32_t workspace_bytes(const PlanBuilder& builder, const Product& p) {
+    return p.whole_m == 0 ? kLibraryWorkspace : kLibraryWorkspace / std::bit_ceil(u32(builder.spec().lanes));
+}
+
+std::size_t workspace_of(PlanBuilder& builder, const Product& p) {
+    auto& all = builder.notes<Workspaces>();
+    std::optional<std::size_t>& buffer = p.whole_m != 0 ? all.of_lane : builder.has_lane() ? all.after_lane : all.usual;
     if (!buffer)
         buffer =
-            builder.scratch("cublas workspace", std::int64_t{kLibraryWorkspace} /
+            builder.scratch("cublas workspace", workspace_bytes(builder, p) /
                                                     static_cast<std::int64_t>(compute_bytes(builder.spec().dtype)));
     return *buffer;
 }
@@ -59,30 +67,34 @@ std::optional<CostEstimate> CublasProducts::estimate(const Spec& spec, const Pro
 }
 
 // Returns an operand in the type of the call's arguments, because the library multiplies numbers of one type. That is
-// the matrix itself, or the same elements of a copy, which a plan makes once.
-Matrix CublasProducts::operand(PlanBuilder& builder, const Matrix& matrix) const {
+// the matrix itself, or the same elements of a copy, which a plan makes once: as a whole, or some rows for each part of
+// a product.
+Matrix CublasProducts::operand(PlanBuilder& builder, const Matrix& matrix, std::int64_t part_rows) const {
     if (!is_half(builder.spec().dtype) || builder.is_16bit(matrix.buffer)) return matrix;
     const auto [copy, is_new] = builder.notes<Narrowed>().copies.emplace(matrix.buffer, kNoBuffer);
-    if (is_new) {
-        const std::string name = builder.name_of_buffer(matrix.buffer);
-        const std::int64_t elements = builder.count_of(matrix.buffer);
-        copy->second = builder.scratch_16bit(name + " in 16 bits", elements);
-        convert(builder, "narrow " + name, {matrix.buffer, copy->second, elements, true}, true);
+    const std::string name = builder.name_of_buffer(matrix.buffer);
+    const std::int64_t elements = builder.count_of(matrix.buffer);
+    if (is_new) copy->second = builder.scratch_16bit(name + " in 16 bits", elements);
+    Conversion narrowing{matrix.buffer, copy->second, elements, true};
+    if (part_rows != 0) {
+        narrowing.elements = part_rows * matrix.ld;
+        narrowing.offset = matrix.offset;
     }
+    if (is_new || part_rows != 0) convert(builder, "narrow " + name, narrowing, true);
     Matrix narrowed = matrix;
     narrowed.buffer = copy->second;
     return narrowed;
 }
 
 void CublasProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
-    const Matrix a = operand(builder, p.a), b = operand(builder, p.b);
+    const Matrix a = operand(builder, p.a, p.whole_m != 0 ? p.m : 0), b = operand(builder, p.b, 0);
     const bool rounds = builder.spec().precision == Precision::tf32;
 
     LibraryProduct work{};
     work.a = builder.at(a.buffer, a.offset);
     work.b = builder.at(b.buffer, b.offset);
     work.c = builder.at(p.c.buffer, p.c.offset);
-    work.workspace = builder.at(workspace_of(builder), 0);
+    work.workspace = builder.at(workspace_of(builder, p), 0);
     work.m = p.m;
     work.n = p.n;
     work.k = p.k;
@@ -96,7 +108,8 @@ void CublasProducts::product(PlanBuilder& builder, const std::string& label, con
     work.a_alignment = alignment_of(builder, a, p.batches);
     work.b_alignment = alignment_of(builder, b, p.batches);
     work.c_alignment = alignment_of(builder, p.c, p.batches);
-    work.workspace_bytes = kLibraryWorkspace;
+    work.workspace_bytes = workspace_bytes(builder, p);
+    work.whole_m = p.whole().m;
     Constants constants;
     constants.flag(kAColumns, "a_columns", p.a.columns)
         .flag(kBColumns, "b_columns", p.b.columns)

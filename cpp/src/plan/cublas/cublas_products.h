@@ -18,7 +18,7 @@ public:
                  bool independent) const override;
 
 private:
-    [[nodiscard]] Matrix operand(PlanBuilder& builder, const Matrix& matrix) const;
+    [[nodiscard]] Matrix operand(PlanBuilder& builder, const Matrix& matrix, std::int64_t part_rows) const;
 
     TiledProducts tiled_;
 };

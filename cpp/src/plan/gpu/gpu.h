@@ -2,11 +2,17 @@
 #pragma once
 
 #include "vkrnn/profile.h"
+#include "vkrnn/spec.h"
 
 namespace vkrnn {
 
 // Returns the number of a device's multiprocessors.
 std::int64_t multiprocessors(const Profile& profile);
+
+// Returns how many of them a call has for its time loop, beside the other lanes of a wavefront.
+inline std::int64_t multiprocessors(const Profile& profile, const Spec& spec) {
+    return multiprocessors(profile) / spec.lanes;
+}
 
 // Returns the registers of a multiprocessor.
 std::int64_t registers_of(const Profile& profile);

@@ -1,5 +1,6 @@
 #include "shader_loop.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace vkrnn {
@@ -54,9 +55,16 @@ void add_loop_of_phases(PlanBuilder& builder, const std::function<Dispatch(const
     Loop loop = loop_over(spec);
     for (const Phase& phase : phases_of(spec)) loop.body.push_back(dispatch_of(phase));
     Dispatch initial = loop.body.front();
-    builder.add(std::move(loop));
+    builder.add(std::move(loop), 1);
     if (!spec.gradients || !spec.has(Argument::init_state)) return;
     builder.add(at_step(std::move(initial), -1, "initial state"));
+}
+
+std::int64_t steps_in_dispatch(const Spec& spec, std::int64_t most) {
+    if (spec.piece_steps == 0) return std::min(spec.T, most);
+    std::int64_t steps = std::min(spec.piece_steps, most);
+    while (spec.piece_steps % steps != 0) --steps;
+    return steps;
 }
 
 bool can_run_many_steps(const Spec& spec) {

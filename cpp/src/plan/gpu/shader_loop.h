@@ -39,6 +39,9 @@ Dispatch at_step(Dispatch dispatch, std::int32_t step, std::string label);
 // Returns the loop over a call's steps, in the order of execution, without a body. Each turn makes `steps` steps.
 Loop loop_over(const Spec& spec, std::int64_t steps = 1);
 
+// Returns how many steps a dispatch makes that can make `most`. In a wavefront, they divide those of a piece.
+std::int64_t steps_in_dispatch(const Spec& spec, std::int64_t most);
+
 // Adds the loop over the steps with one dispatch per phase, then the gradient of the initial state if it is wanted.
 void add_loop_of_phases(PlanBuilder& builder, const std::function<Dispatch(const Phase&)>& dispatch_of);
 

@@ -68,8 +68,8 @@ void ShaderProducts::row_sum(PlanBuilder& builder, const std::string& label, con
 void ShaderProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                              bool independent) const {
     abi::ConvertPush push{};
-    push.in_ = reference_to(conversion.from, 0);
-    push.out_ = reference_to(conversion.to, 0);
+    push.in_ = builder.at(conversion.from, conversion.offset);
+    push.out_ = builder.at(conversion.to, conversion.offset);
     push.count = u32(conversion.elements);
     Constants constants;
     constants.flag(abi::kConvertBfloat, "bfloat16", builder.spec().dtype == Dtype::bfloat16)
@@ -108,9 +108,9 @@ void ShaderProducts::last_rows(PlanBuilder& builder, const std::string& label, c
 void ShaderProducts::combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
                              bool independent) const {
     abi::CombinePush push{};
-    push.a = builder.at(combination.a, 0);
-    push.b = builder.at(combination.b, 0);
-    push.out_ = builder.at(combination.out, 0);
+    push.a = builder.at(combination.a, combination.offset);
+    push.b = builder.at(combination.b, combination.offset);
+    push.out_ = builder.at(combination.out, combination.offset);
     push.count = u32(combination.elements);
     push.limit = u32(combination.limit);
     push.period = u32(combination.period);

@@ -24,7 +24,8 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
     const double ahead = parts.right == 1 ? costs.one_part_ahead : costs.two_parts_ahead;
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t row_tiles = ceil_div(spec.N, shape.tile_rows(side));
-    const std::int64_t busiest = ceil_div(row_tiles * ceil_div(spec.H, units) * spec.D(), multiprocessors(profile));
+    const std::int64_t busiest =
+        ceil_div(row_tiles * ceil_div(spec.H, units) * spec.D(), multiprocessors(profile, spec));
     const std::int64_t blocks = ceil_div(depth, side);
     const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
     const std::int64_t cells =

@@ -25,7 +25,9 @@ std::optional<CostEstimate> MatrixLoop::estimate(const Spec& spec, const Profile
         spec, loading_shapes(), wanted,
         [&](const MatrixShape& shape, const MatrixShape& /*usual*/) { return fits(shape, spec, profile); },
         [&](const MatrixShape& shape) { return loading_step_cost(shape, spec, profile, costs.matrices); });
-    if (best) best->only_if_fixed = profile.type == DeviceType::cpu;
+    if (!best) return best;
+    best->only_if_fixed = profile.type == DeviceType::cpu;
+    if (spec.lanes > 1) best->ratio = (spec.gradients ? costs.lanes.backward : costs.lanes.forward).matrices;
     return best;
 }
 

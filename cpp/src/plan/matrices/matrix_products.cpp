@@ -103,9 +103,9 @@ MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product&
     return source;
 }
 
-// The buffers that hold the absmax of other buffers.
+// The buffers that hold the absmax of other buffers. `of_parts` has one number for each part of a sequence.
 struct Absmax {
-    std::map<std::size_t, std::size_t> of_buffer;
+    std::map<std::size_t, std::size_t> of_buffer, of_parts;
 };
 
 // Returns the buffer with the absmax of a matrix's buffer. A plan computes it once.
@@ -117,6 +117,19 @@ std::size_t absmax_of(PlanBuilder& builder, const Matrix& matrix) {
         compute_absmax(builder, label, matrix.buffer, matrix.sequence, found->second, 0);
     }
     return found->second;
+}
+
+// Returns the same for a part of a sequence, and which of the numbers is that of the part.
+std::pair<std::size_t, std::int64_t> absmax_of_part(PlanBuilder& builder, const Product& p) {
+    const Spec& spec = builder.spec();
+    std::size_t& all = builder.notes<Absmax>().of_parts.emplace(p.a.buffer, kNoBuffer).first->second;
+    const std::string label = "absmax of " + builder.name_of_buffer(p.a.buffer);
+    if (all == kNoBuffer) builder.before_lane([&] { all = add_absmax(builder, label + " by piece", spec.pieces()); });
+    const std::int64_t begin = p.a.offset / (spec.N * p.a.ld);
+    const TimeRows rows{begin, begin + p.m / spec.N};
+    const std::int64_t part = (spec.gradients ? spec.T - rows.end : rows.begin) / spec.piece_steps;
+    compute_absmax(builder, label, p.a.buffer, rows, p.a.ld, all, part);
+    return {all, part};
 }
 
 }  // namespace
@@ -132,6 +145,8 @@ Parameters MatrixProducts::parameters(const Profile& profile, const Parameters& 
 std::optional<CostEstimate> MatrixProducts::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                      const Parameters& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
+    // Parts of operands begin at vectors of four numbers.
+    if (spec.piece_steps != 0 && (spec.I % 4 != 0 || spec.D() * spec.G() * spec.H % 4 != 0)) return std::nullopt;
     const Shape shape = with_parameters(usual_shape(spec), wanted);
     // Each subgroup passes a matrix of sums through shared memory.
     const std::int64_t bytes =
@@ -145,23 +160,30 @@ std::optional<CostEstimate> MatrixProducts::estimate(const Spec& spec, const Pro
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
     const Profile& profile = builder.profile();
-    const double flops = 2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k);
+    const Product whole = p.whole();
+    const bool is_part = p.whole_m != 0;
+    const double flops = 2.0 * static_cast<double>(p.batches * whole.m * p.n) * static_cast<double>(p.k);
     // On a CPU, matrix units are only used in tests. They take products of any size there, so that tests reach them.
     if (flops < costs_of(profile).products.least_matrix_flops && profile.type != DeviceType::cpu)
         return tiled_.product(builder, label, p, independent);
 
     const std::int64_t size = p.m * p.n;
     const bool allow_slabs = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
-    const TileGrid grid =
-        best_grid(p, with_parameters(usual_shape(builder.spec()), builder.parameters()), allow_slabs, profile);
+    TileGrid grid =
+        best_grid(whole, with_parameters(usual_shape(builder.spec()), builder.parameters()), allow_slabs, profile);
     const Shape& shape = grid.shape;
-    matrix_table(builder);
-    const std::size_t a_absmax = absmax_of(builder, p.a);
+    grid.tiles_m = ceil_div(p.m, shape.row_blocks() * profile.matrix_side);
+    builder.before_lane([&] { matrix_table(builder); });
+    const auto [a_absmax, part] =
+        is_part ? absmax_of_part(builder, p) : std::pair(absmax_of(builder, p.a), std::int64_t{0});
     // The absmax of a weight is computed and kept with its blocks.
     const std::size_t b_absmax = p.b.sequence ? absmax_of(builder, p.b) : kNoBuffer;
-    const MatrixSource left = source_of(p.a, p.m, p, a_absmax, false), right = source_of(p.b, p.n, p, b_absmax, true);
+    MatrixSource left = source_of(p.a, p.m, p, a_absmax, false), right = source_of(p.b, p.n, p, b_absmax, true);
+    left.part = is_part;
+    left.absmax_at = part;
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, grid.tiles_m * shape.row_blocks());
-    const MatrixBlocks b = pack_blocks(builder, label + ": b", right, grid.tiles_n * shape.column_blocks());
+    MatrixBlocks b;
+    builder.before_lane([&] { b = pack_blocks(builder, label + ": b", right, grid.tiles_n * shape.column_blocks()); });
     Matrix c = p.c;
     if (grid.slabs > 1) c = {builder.scratch(label + " slabs", grid.slabs * p.batches * size), 0, p.n, size, false};
 
@@ -169,7 +191,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.a = builder.at(a.buffer, a.first);
     push.b = builder.at(b.buffer, b.first);
     push.c = builder.at(c.buffer, c.offset);
-    push.a_absmax = builder.at(a_absmax, 0);
+    push.a_absmax = builder.at(a_absmax, part);
     push.b_absmax = builder.at(b.buffer, 0);
     push.a_batch = a.batch_vectors;
     push.b_batch = b.batch_vectors;

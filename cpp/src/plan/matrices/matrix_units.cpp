@@ -44,9 +44,35 @@ bool keeps_blocks(const Spec& spec, std::int64_t bytes) {
     return !trains || bytes < kLarge || spec.T * spec.N < kManyRows;
 }
 
+// The elements of a buffer whose absmax is computed. `row`: the elements of each step and batch row of a sequence, else
+// 0; `step`: the step of the first one.
+struct AbsmaxRange {
+    std::int64_t offset, count, row, step;
+};
+
+void absmax_of_range(PlanBuilder& builder, const std::string& label, std::size_t of, const AbsmaxRange& range,
+                     std::size_t out, std::int64_t at, std::size_t fills) {
+    abi::AbsmaxPush push{};
+    push.in_ = builder.at(of, range.offset);
+    push.out_ = builder.at(out, at);
+    push.count = u32(range.count);
+    if (const Spec& spec = builder.spec(); range.row != 0 && spec.has(Argument::lengths)) {
+        push.lengths = builder.at(builder.input_of(Argument::lengths), 0);
+        push.row = u32(range.row);
+        push.N = u32(spec.N);
+        push.first = u32(range.step);
+    }
+    const std::int64_t groups = ceil_div(range.count, std::int64_t{abi::kAbsmaxGroup} * abi::kAbsmaxEach);
+    Constants constants = matrix_constants(builder);
+    constants.stored(builder.stored({of}), builder.spec().dtype);
+    builder.dispatch(label, builder.kernel("matrix_absmax", std::move(constants)), builder.groups(groups),
+                     make_block(push), at > 0, fills);
+}
+
 // What a plan already has for its products on matrix units.
 struct MatrixNotes {
     std::optional<std::size_t> table;
+    std::map<std::pair<std::size_t, std::int64_t>, std::size_t> parts;  // blocks, by source buffer and elements
     std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::size_t> blocks;  // by source buffer and layout
 };
 
@@ -99,21 +125,17 @@ std::size_t add_absmax(PlanBuilder& builder, const std::string& label, std::int6
 
 void compute_absmax(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
                     std::int64_t at, std::size_t fills) {
-    const std::int64_t count = builder.count_of(of);
-    abi::AbsmaxPush push{};
-    push.in_ = builder.at(of, 0);
-    push.out_ = builder.at(out, at);
-    push.count = u32(count);
-    if (const Spec& spec = builder.spec(); sequence && spec.has(Argument::lengths)) {
-        push.lengths = builder.at(builder.input_of(Argument::lengths), 0);
-        push.row = u32(count / (spec.T * spec.N));
-        push.N = u32(spec.N);
-    }
-    const std::int64_t groups = ceil_div(count, std::int64_t{abi::kAbsmaxGroup} * abi::kAbsmaxEach);
-    Constants constants = matrix_constants(builder);
-    constants.stored(builder.stored({of}), builder.spec().dtype);
-    builder.dispatch(label, builder.kernel("matrix_absmax", std::move(constants)), builder.groups(groups),
-                     make_block(push), at > 0, fills);
+    const Spec& spec = builder.spec();
+    const std::int64_t count = builder.count_of(of), steps = sequence ? spec.T : 0;
+    const AbsmaxRange range{0, count, steps == 0 ? 0 : count / (steps * spec.N), 0};
+    absmax_of_range(builder, label, of, range, out, at, fills);
+}
+
+void compute_absmax(PlanBuilder& builder, const std::string& label, std::size_t of, const TimeRows& rows,
+                    std::int64_t row, std::size_t out, std::int64_t at) {
+    const std::int64_t step = builder.spec().N * row;
+    absmax_of_range(builder, label, of, {rows.begin * step, (rows.end - rows.begin) * step, row, rows.begin}, out, at,
+                    kNoBuffer);
 }
 
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
@@ -142,16 +164,21 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
         if (keeps) fills = blocks.buffer;
         absmax = add_absmax(builder, label + ": absmax", 1, fills);
         compute_absmax(builder, label + ": absmax", source.buffer, false, absmax, 0, fills);
+    } else if (source.part) {
+        const auto [found, is_new] =
+            builder.notes<MatrixNotes>().parts.try_emplace({source.buffer, elements}, kNoBuffer);
+        if (is_new) found->second = builder.scratch(name, elements);
+        blocks.buffer = found->second;
     } else {
         blocks.buffer = builder.scratch(name, elements);
     }
-    existing[{source.buffer, layout}] = blocks.buffer;
+    if (!source.part) existing[{source.buffer, layout}] = blocks.buffer;
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);
     push.out_ = builder.at(blocks.buffer, blocks.first);
     push.table = builder.at(matrix_table(builder), 0);
-    push.absmax = builder.at(absmax, 0);
+    push.absmax = builder.at(absmax, source.absmax_at);
     push.in_batch = source.batch_stride;
     push.in_i = source.i_stride;
     push.in_k = source.k_stride;

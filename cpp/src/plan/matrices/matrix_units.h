@@ -37,12 +37,16 @@ std::size_t add_absmax(PlanBuilder& builder, const std::string& label, std::int6
                        std::size_t fills = kNoBuffer);
 void compute_absmax(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
                     std::int64_t at, std::size_t fills = kNoBuffer);
+// The same for a part of a sequence, whose rows have `row` elements.
+void compute_absmax(PlanBuilder& builder, const std::string& label, std::size_t of, const TimeRows& rows,
+                    std::int64_t row, std::size_t out, std::int64_t at);
 
 // The numbers that become an operand. `absmax` is the buffer with their absmax; if it is kNoBuffer, packing computes
 // it. Products sum over `runs` runs of `length` numbers each. Number k of a run of row i is at offset + batch *
 // batch_stride + i * i_stride + run * run_stride + k * k_stride, all in elements.
 struct MatrixSource {
     std::size_t buffer = 0, absmax = kNoBuffer;
+    std::int64_t absmax_at = 0;  // element of `absmax`
     std::int64_t offset = 0, batches = 1, batch_stride = 0;
     std::int64_t i_count = 0, i_stride = 0;
     std::int64_t runs = 1, length = 0, k_stride = 0, run_stride = 0;
@@ -53,6 +57,7 @@ struct MatrixSource {
     };
     Interleaved tiles = {};
     bool right = false;
+    bool part = false;  // whether the numbers are a part of a sequence; the blocks of all its parts share memory
 };
 
 // An operand as blocks.

@@ -13,8 +13,9 @@ namespace {
 constexpr MatrixShape kUsualShape{1, 1, 1, 8};
 constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
 constexpr std::uint32_t kMaxSpins = 1U << 20U;   // about a second on a GPU that reads memory in every spin iteration
-constexpr std::uint32_t kMaxSpinsOnCpu = 1U << 12U;  // because few workgroups run at once
-constexpr std::int64_t kMostSteps = 4096;            // of a dispatch, so that none takes long
+constexpr std::uint32_t kMaxSpinsOfLane = 1U << 17U;  // because other lanes may hold the workgroups back
+constexpr std::uint32_t kMaxSpinsOnCpu = 1U << 12U;   // because few workgroups run at once
+constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
 // The tuning parameters besides the shape of the tile.
 struct Keeping {
@@ -30,8 +31,9 @@ struct Keeping {
     }
 };
 
-Keeping usual_keeping(const Profile& profile) {
-    return {.max_spins = profile.type == DeviceType::cpu ? kMaxSpinsOnCpu : kMaxSpins};
+Keeping usual_keeping(const Profile& profile, std::int64_t lanes = 1) {
+    if (profile.type == DeviceType::cpu) return {.max_spins = kMaxSpinsOnCpu};
+    return {.max_spins = lanes > 1 ? kMaxSpinsOfLane : kMaxSpins};
 }
 
 Keeping keeping_of(const Parameters& parameters) { return with_parameters(Keeping{}, parameters); }
@@ -80,9 +82,9 @@ struct Layout {
                     (spec.gradients ? 24 + 4 * spec.G() * cells : 40);
     }
 
-    [[nodiscard]] bool fits(const Profile& profile) const {
+    [[nodiscard]] bool fits(const Spec& spec, const Profile& profile) const {
         return !(tagged && streams) && registers <= std::min(kMostRegisters, registers_of(profile) / invocations) &&
-               groups <= multiprocessors(profile);
+               groups <= multiprocessors(profile, spec);
     }
 };
 
@@ -160,10 +162,10 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
             if (!fits(shape, spec, profile)) continue;
             for (const std::uint32_t kept : most_kept) {
                 const Layout layout(shape, spec, profile, costs.persistent, wanted, kept);
-                if (!layout.fits(profile)) continue;
+                if (!layout.fits(spec, profile)) continue;
                 const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout);
                 if (best && best->microseconds <= microseconds) continue;
-                Keeping keeping = with_parameters(usual_keeping(profile), wanted);
+                Keeping keeping = with_parameters(usual_keeping(profile, spec.lanes), wanted);
                 keeping.kept_blocks = u32(layout.kept_blocks);
                 keeping.tagged = layout.tagged;
                 best = CostEstimate{microseconds, all_parameters(shape, keeping)};
@@ -193,6 +195,8 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
             best = loaded;
     }
     if (!best) return best;
+    const LaneCosts::Ratios& ratios = spec.gradients ? costs.lanes.backward : costs.lanes.forward;
+    best->ratio = spec.gradients || keeping_of(best->parameters).tagged != 0 ? ratios.kept : ratios.loading;
     best->microseconds += costs.persistent.dispatch;
     best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
@@ -213,7 +217,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
                         builder.parameters(), kAllBlocks);
     const bool to_initial = spec.gradients && spec.has(Argument::init_state);
-    const std::int64_t steps = std::min(spec.T, kMostSteps);
+    const std::int64_t steps = steps_in_dispatch(spec, kMostSteps);
     Loop loop = loop_over(spec, steps);
     for (const bool alone : {false, true}) {
         Constants constants = plan.constants({phase.number, keeps_training_state(spec)}, layout.tagged && !alone);
@@ -230,7 +234,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
         }
         loop.body.push_back(std::move(made));
     }
-    builder.add(std::move(loop));
+    builder.add(std::move(loop), steps);
 }
 
 }  // namespace vkrnn

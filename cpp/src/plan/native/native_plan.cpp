@@ -187,8 +187,8 @@ void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, con
 void NativeProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                              bool /*independent*/) const {
     cpu::ConvertWork work{};
-    work.in = reference_to(conversion.from, 0);
-    work.out = reference_to(conversion.to, 0);
+    work.in = builder.at(conversion.from, conversion.offset);
+    work.out = builder.at(conversion.to, conversion.offset);
     work.count = conversion.elements;
     work.bfloat = builder.spec().dtype == Dtype::bfloat16;
     work.narrow = conversion.narrow;
@@ -220,9 +220,9 @@ void NativeProducts::last_rows(PlanBuilder& builder, const std::string& label, c
 void NativeProducts::combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
                              bool /*independent*/) const {
     cpu::CombineWork work{};
-    work.a = builder.at(combination.a, 0);
-    work.b = builder.at(combination.b, 0);
-    work.out = builder.at(combination.out, 0);
+    work.a = builder.at(combination.a, combination.offset);
+    work.b = builder.at(combination.b, combination.offset);
+    work.out = builder.at(combination.out, combination.offset);
     work.count = combination.elements;
     work.limit = combination.limit;
     work.period = combination.period;
@@ -230,8 +230,9 @@ void NativeProducts::combine(PlanBuilder& builder, const std::string& label, con
     builder.add(Dispatch{label, builder.kernel("combine", {}), {}, make_block(work)});
 }
 
-std::optional<CostEstimate> NativeLoop::estimate(const Spec& /*spec*/, const Profile& /*profile*/,
-                                                 const Costs& /*costs*/, const Parameters& /*wanted*/) const {
+std::optional<CostEstimate> NativeLoop::estimate(const Spec& spec, const Profile& /*profile*/, const Costs& /*costs*/,
+                                                 const Parameters& /*wanted*/) const {
+    if (spec.piece_steps != 0) return std::nullopt;
     return CostEstimate{};
 }
 

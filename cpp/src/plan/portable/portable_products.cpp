@@ -36,7 +36,7 @@ constexpr TileShape kTileShapes[] = {{64, 2.8e7}, {128, 3.9e7}};
 // How workgroups share C: in tiles, each of which is cut along k into slabs.
 struct TileGrid {
     std::uint32_t side = 0;
-    std::int64_t tiles = 0, slabs = 0;
+    std::int64_t slabs = 0;
     double microseconds = std::numeric_limits<double>::max();
 };
 
@@ -61,7 +61,7 @@ TileGrid best_grid(const Product& p, Dtype dtype, bool allow_slabs, const Profil
             const std::int64_t busiest = ceil_div(groups * slabs, cores);
             const double waves = busiest == 1 ? kAlone : static_cast<double>(busiest);
             const double flops = 2.0 * waves * static_cast<double>(cores * side * side * ceil_div(p.k, slabs));
-            if (flops / flops_per_us < best.microseconds) best = {side, tiles, slabs, flops / flops_per_us};
+            if (flops / flops_per_us < best.microseconds) best = {side, slabs, flops / flops_per_us};
         }
     }
     return best;
@@ -131,10 +131,10 @@ bool TiledProducts::runs_on(const Profile& profile) const {
 
 PortableProducts::Tiling TiledProducts::tiling(const PlanBuilder& builder, const Product& p, bool allow_slabs,
                                                Constants& constants) const {
-    const TileGrid grid = best_grid(p, builder.spec().dtype, allow_slabs, builder.profile());
+    const TileGrid grid = best_grid(p.whole(), builder.spec().dtype, allow_slabs, builder.profile());
     constants.flag(abi::kGemmStoreVectors, "store_vectors", aligned(p.c, p.m, p.n) && p.m * p.n % 4 == 0)
         .set(abi::kGemmTile, "tile", grid.side);
-    return {"gemm_tiled", grid.tiles, grid.slabs};
+    return {"gemm_tiled", ceil_div(p.m, grid.side) * ceil_div(p.n, grid.side), grid.slabs};
 }
 
 }  // namespace vkrnn

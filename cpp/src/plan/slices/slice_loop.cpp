@@ -91,7 +91,7 @@ std::uint32_t register_vec4s(const Spec& spec, const Profile& profile, const Sli
 // Estimates the microseconds of one step of all slices, which the busiest multiprocessor determines. Slices on the same
 // multiprocessor share its throughput, but their latencies overlap.
 double step_cost(const Layout& layout, const Spec& spec, const Profile& profile, const SliceCosts& costs) {
-    const auto units = static_cast<double>(multiprocessors(profile));
+    const auto units = static_cast<double>(multiprocessors(profile, spec));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
     const std::int64_t taken = (layout.register_vec4s * 4 + other_registers(layout, spec)) * layout.invocations;
@@ -159,6 +159,7 @@ std::optional<CostEstimate> SliceLoop::estimate(const Spec& spec, const Profile&
                 if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, parameters_of(shape)};
             }
     if (!best) return best;
+    best->ratio = (spec.gradients ? costs.lanes.backward : costs.lanes.forward).slices;
     best->microseconds += costs.slices.dispatch;
     // If the number of registers is unknown, weights that should be in registers might be spilled to memory.
     best->only_if_fixed = profile.registers == 0;
@@ -167,7 +168,8 @@ std::optional<CostEstimate> SliceLoop::estimate(const Spec& spec, const Profile&
 
 // A dispatch reads the deltas of the step after its last one from the plan's buffers.
 DeltaReads SliceLoop::delta_reads(const PlanBuilder& builder) const {
-    const bool is_one_dispatch = steps_of(layout_of(builder), builder.profile()) >= builder.spec().T;
+    const Spec& spec = builder.spec();
+    const bool is_one_dispatch = steps_in_dispatch(spec, steps_of(layout_of(builder), builder.profile())) >= spec.T;
     return is_one_dispatch ? DeltaReads::none : DeltaReads::by_gate;
 }
 
@@ -211,13 +213,13 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
 
     views.weights(out, 1, layout.weights(), layout.depth);
     constants.stored(views.stored(), spec.dtype);
-    const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);
+    const std::int64_t steps = steps_in_dispatch(spec, steps_of(layout, builder.profile()));
     const std::size_t kernel =
         builder.cell_kernel(spec.gradients ? "slices_backward" : "slices_forward", std::move(constants));
     Loop loop = loop_over(spec, steps);
     loop.body.push_back(step_dispatch(
         builder, label, kernel, builder.groups(ceil_div(spec.N, layout.shape.rows), spec.D()), views, u32(steps)));
-    builder.add(std::move(loop));
+    builder.add(std::move(loop), steps);
 }
 
 }  // namespace vkrnn

@@ -85,7 +85,7 @@ double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profi
                   std::int64_t columns, std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
     const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * spec.D();
-    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile)));
+    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile, spec)));
     const double flops = 2.0 * static_cast<double>(shape.rows() * shape.columns() * depth);
     const auto bytes = static_cast<double>((shape.rows() + shape.columns()) * depth * element_bytes(spec));
     return costs.step + busiest * (costs.group + flops / costs.flops_per_us + bytes / costs.bytes_per_us);

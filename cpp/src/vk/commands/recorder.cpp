@@ -266,6 +266,45 @@ void Recorder::step(const Dispatch& dispatch, std::span<const Slice> placements)
 }
 
 void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
+    unroll(loop, placements, [&](const Ready& one) {
+        begin_next_if_full();
+        record(one, true);
+    });
+}
+
+void Recorder::step(const Wavefront& wavefront, std::span<const Slice> placements) {
+    const std::size_t lanes = wavefront.lanes.size(), pieces = wavefront.lanes.front().size();
+    for (std::size_t diagonal = 0; diagonal + 1 < lanes + pieces; ++diagonal) {
+        std::vector<std::vector<Ready>> together;
+        std::size_t longest = 0;
+        for (std::size_t lane = 0; lane < std::min(lanes, diagonal + 1); ++lane) {
+            if (diagonal - lane >= pieces) {
+                continue;
+            }
+            std::vector<Ready>& piece = together.emplace_back();
+            for (const auto& step : wavefront.lanes[lane][diagonal - lane]) {
+                if (const auto* loop = std::get_if<Loop>(&step)) {
+                    unroll(*loop, placements, [&](const Ready& one) { piece.push_back(one); });
+                } else {
+                    piece.push_back(ready(std::get<Dispatch>(step), placements));
+                }
+            }
+            longest = std::max(longest, piece.size());
+        }
+        for (std::size_t i = 0; i < longest; ++i) {
+            begin_next_if_full();
+            bool after = true;
+            for (const std::vector<Ready>& piece : together) {
+                if (i < piece.size()) {
+                    record(piece[i], std::exchange(after, false));
+                }
+            }
+        }
+    }
+}
+
+template <class Record>
+void Recorder::unroll(const Loop& loop, std::span<const Slice> placements, const Record& record) {
     body_.clear();
     for (const Dispatch& dispatch : loop.body) {
         body_.push_back(ready(dispatch, placements));
@@ -279,8 +318,7 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
             if (one.counter) {
                 std::memcpy(one.push.data() + *one.counter, &counter, sizeof(counter));
             }
-            begin_next_if_full();
-            record(one, true);
+            record(one);
         }
     }
 }

@@ -75,6 +75,12 @@ private:
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
+    // Records a diagonal of the wavefront after the other: pieces that run at the same time. Their first dispatches
+    // come without barriers between them, then their second ones, and so on.
+    void step(const Wavefront& wavefront, std::span<const Slice> placements);
+    // Calls `record` for all dispatches of a loop.
+    template <class Record>
+    void unroll(const Loop& loop, std::span<const Slice> placements, const Record& record);
     void record(const Ready& ready, bool after);
     // Writes the constant buffers. Every call does so unless it is replayed, because they hold addresses of the call's
     // buffers. The writes are commands, so they wait until earlier calls have read theirs.

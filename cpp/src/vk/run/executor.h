@@ -30,6 +30,7 @@ public:
     [[nodiscard]] const Profile& profile() const override { return profile_; }
     // Also works on a closed or lost device, because planning only needs the profile.
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
+    [[nodiscard]] const StrategyChoice& fixed() const override { return fixed_; }
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
     std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
