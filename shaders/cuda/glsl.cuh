@@ -4,10 +4,9 @@
 //   #include "portable/reduce.comp"
 //   };
 //   #include "cuda/entry.cuh"
-// A driver also needs a chosen_cell.glsl that includes its cell. VKRNN_CONSTANTS defines the values of the
-// specialization constants 0, 1, 2, ..., separated by commas. A constant whose value is negative or absent has its
-// default.
-// It needs C++20, a compute capability of 8.0, and no header.
+// A driver also needs a chosen_cell.glsl that includes its cell. VKRNN_KERNEL defines the CUDA kernel's name.
+// VKRNN_CONSTANTS defines the values of the specialization constants 0, 1, 2, ..., separated by commas. A constant
+// whose value is negative or absent has its default. It needs C++20, a compute capability of 8.0, and no header.
 #ifndef VKRNN_GLSL_CUH
 #define VKRNN_GLSL_CUH
 // These files are included here because a class, such as Kernel above, cannot contain their namespaces.

@@ -307,6 +307,14 @@ def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None
 
 
 @needs_nvrtc
+def test_profilers_see_the_names_of_kernels(fake: dict[str, str], tmp_path: Path) -> None:
+    run(CALL + "call()", fake, VKRNN_CACHE_DIR=str(tmp_path))
+    code = b"".join(path.read_bytes() for path in tmp_path.glob("cuda/*.cubin"))
+    assert b"vkrnn_lstm_slices_forward" in code
+    assert b"vkrnn_gemm_tiled" in code
+
+
+@needs_nvrtc
 def test_a_disk_that_is_full(fake: dict[str, str], tmp_path: Path) -> None:
     """Kernels whose code cannot be written whole run all the same. No part of a file is left, and the log says so."""
     program = (

@@ -66,7 +66,7 @@ def compile_kernel(
     created = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
     assert created == 0
     all_options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++20", "--prec-div=false"]
-    all_options += [f"--include-path={SHADERS}", *options]
+    all_options += [f"--include-path={SHADERS}", "--define-macro=VKRNN_KERNEL=kernel", *options]
     all_options += [f"--define-macro=VKRNN_CONSTANTS={','.join(map(str, constants))}"] if constants else []
     all_options += [f"--define-macro={kind}"] if kind else []
     given = (ctypes.c_char_p * len(all_options))(*(option.encode() for option in all_options))

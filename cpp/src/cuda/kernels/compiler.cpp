@@ -58,8 +58,8 @@ KernelSource find_kernel(std::string_view name) {
     throw std::out_of_range("no kernel is named " + std::string(name));
 }
 
-std::string main_source(const KernelSource& place) {
-    return "#include \"cuda/glsl.cuh\"\nstruct Kernel {\n#include \"" + std::string(place.file) +
+std::string main_source(const KernelSource& place, const std::string& name) {
+    return "#define VKRNN_KERNEL " + name + "\n#include \"cuda/glsl.cuh\"\nstruct Kernel {\n#include \"" + std::string(place.file) +
            "\"\n};\n#include \"cuda/entry.cuh\"\n";
 }
 
@@ -108,6 +108,8 @@ std::string cache_name(const std::string& source, const std::vector<std::string>
 
 }  // namespace
 
+std::string entry_name(const Kernel& kernel) { return "vkrnn_" + kernel.shader; }
+
 Compiler::Compiler(int major, int minor)
     : nvrtc_(Nvrtc::get()), architecture_("sm_" + std::to_string(10 * major + minor)), folder_(cache_directory()) {}
 
@@ -119,7 +121,7 @@ std::string Compiler::key() const {
 
 std::vector<std::byte> Compiler::compile(const Kernel& kernel) const {
     const KernelSource place = find_kernel(kernel.shader);
-    const std::string source = main_source(place);
+    const std::string source = main_source(place, entry_name(kernel));
     // As in Vulkan, a division may be off by two units in the last place. An exact one branches, which keeps the
     // compiler from overlapping the activations of a step.
     std::vector<std::string> options{"--gpu-architecture=" + architecture_, "--std=c++20", "--prec-div=false"};

@@ -10,6 +10,9 @@
 
 namespace vkrnn::cuda {
 
+// Returns the name of a kernel in its code, which profilers and debuggers show: "vkrnn_lstm_slices_forward".
+std::string entry_name(const Kernel& kernel);
+
 class Compiler {
 public:
     // Compiles for a compute capability, such as 9.0. Throws DeviceError like Nvrtc::get().

@@ -125,20 +125,20 @@ std::vector<LoadedKernel> Modules::get(const std::vector<Kernel>& kernels, const
     const std::vector<std::vector<std::byte>> cubins = batch->wait(prefix, poll);
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < missing.size(); ++i)
-        if (!loaded_.contains(missing[i])) loaded_.emplace(missing[i], load(cubins[i]));
+        if (!loaded_.contains(missing[i])) loaded_.emplace(missing[i], load(missing[i], cubins[i]));
     found.clear();
     for (const Kernel& kernel : kernels)
         found.push_back(is_library_product(kernel) ? LoadedKernel{} : loaded_.at(kernel));
     return found;
 }
 
-LoadedKernel Modules::load(const std::vector<std::byte>& cubin) {
+LoadedKernel Modules::load(const Kernel& kernel, const std::vector<std::byte>& cubin) {
     const Functions& cu = driver();
     Module module{};
     check(cu.ModuleLoadData(&module, cubin.data()));
     modules_.push_back(module);
     LoadedKernel loaded;
-    check(cu.ModuleGetFunction(&loaded.function, module, "kernel"));
+    check(cu.ModuleGetFunction(&loaded.function, module, entry_name(kernel).c_str()));
     // The kernel declares its workgroup as the most threads that it is launched with.
     int threads = 0;
     check(cu.FuncGetAttribute(&threads, FunctionAttribute::max_threads_per_block, loaded.function));

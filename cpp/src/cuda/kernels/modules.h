@@ -38,7 +38,7 @@ public:
     [[nodiscard]] std::size_t size() const;
 
 private:
-    LoadedKernel load(const std::vector<std::byte>& cubin);
+    LoadedKernel load(const Kernel& kernel, const std::vector<std::byte>& cubin);
 
     std::shared_ptr<const Compiler> compiler_;
     mutable ForkSafeMutex mutex_;
