@@ -27,7 +27,7 @@ def layers_of(kind: str, dtype: Any, *, count: int = L, units: int = H, descript
     return made
 
 
-@pytest.fixture(scope="module", params=["vulkan", "cuda"])
+@pytest.fixture(scope="module", params=["native", "vulkan", "cuda"])
 def index(request: pytest.FixtureRequest) -> int:
     """Return the position of a device that can run wavefronts."""
     found = [each.index for each in vkrnn.devices() if each.backend == request.param]
@@ -71,10 +71,14 @@ def test_has_the_bits_of_one_layer_after_the_other(
     for wavefront in (0, piece):
         net = vkrnn.network(layers, device=vkrnn.Device(index, wavefront=wavefront))
         found.append(call(net, given, ends, above))
-        runs = [(L, pieces)] if wavefront else []
+        # On the CPU, numbers of a 16-bit type are converted for all steps at once, and gradient products with lengths
+        # have no parts.
+        native = net.device.backend == "native"
+        runs = [(L, pieces)] if wavefront and not (native and dtype is np.float16) else []
         assert wavefronts(vkrnn.plan(net.forward, **given)) == runs
         result = net.forward(**given, training=True)
-        assert wavefronts(vkrnn.plan(net.gradients, result, above, **ends)) == runs
+        found_back = wavefronts(vkrnn.plan(net.gradients, result, above, **ends))
+        assert found_back == ([] if native and options == "lengths" else runs)
     for one, other in zip(*found, strict=True):
         assert np.isfinite(one).all()
         np.testing.assert_array_equal(one, other)

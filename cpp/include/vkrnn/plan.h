@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -213,6 +214,10 @@ struct Plan {
     double flops = 0;  // of the matrix products
     // Estimated times: of the time loop, and of the products and sums around it.
     double loop_microseconds = 0, products_microseconds = 0;
+    // In a plan for the CPU that has wavefronts: the plan of the same call without them. Its inputs and results are
+    // those of this plan. A call uses it if it has too few threads for a wavefront, or steps that are worth all
+    // threads.
+    std::shared_ptr<const Plan> in_turn = {};
     std::uint64_t shared = 0;  // bytes that a call saves because buffers that are not needed together share memory
 
     [[nodiscard]] std::uint64_t bytes() const;  // of all buffers

@@ -54,6 +54,8 @@ struct ProductWork {
     Stride c_m, c_batch;
     std::int64_t m, n, k, batches;
     LiveWork of_live;
+    std::uint32_t is_packed,
+        padding;  // is_packed = 1: `packed` has the panels of B already; one batch, k <= kPackedDepth
 };
 inline constexpr std::int64_t kPackedDepth = 4096;
 constexpr std::int64_t product_elements(std::int64_t n, std::int64_t k, std::int64_t lanes) {
@@ -93,9 +95,9 @@ struct CombineWork {
     std::uint32_t adds, padding;  // adds = 1: add, 0: multiply
 };
 
-// Runs the whole time loop. Weights are panels. The forward loop has panels for each direction and slot, with B = R of
-// that slot. The backward loop has panels for each direction, with B = R transposed and all slots along k. With an
-// input weight, the forward loop also computes x W^T, and the view kProjected is the source.
+// Runs the time loop, or the steps of a piece. Weights are panels. The forward loop has panels for each direction and
+// slot, with B = R of that slot. The backward loop has panels for each direction, with B = R transposed and all slots
+// along k. With an input weight, the forward loop also computes x W^T, and the view kProjected is the source.
 struct LoopWork {
     Address live;              // the table of live_rows.h, if there are lengths
     Address input_weights[2];  // by direction: panels for each slot, with B = W of that slot
@@ -109,6 +111,8 @@ struct LoopWork {
     std::uint32_t directions;
     std::uint32_t has_lengths;   // 1: there are lengths
     std::uint32_t packed_views;  // one bit per view, set if its sequence is packed
+    // Steps, in the forward order, that belong to other pieces of the time axis: those before and after this one.
+    std::int64_t steps_before, steps_after;
 };
 
 // One time step of one batch row, for cells with a single phase. Members mean the same as in LoopWork. The cell states

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kLeastSteps = 8;  // of a piece
 constexpr std::int64_t kPieces[] = {4, 8, 16, 32};
+constexpr std::int64_t kCpuPieces = 32, kLeastCpuSteps = 16;
 // The memory that a wavefront may take in addition: a tenth of what the layers need one after the other, or a small
 // part of the device's.
 constexpr std::uint64_t kGrowth = 10, kSmallPart = 64;
@@ -56,14 +57,22 @@ NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, c
             return std::nullopt;
         }
     };
-    if (wavefront) {
-        if (*wavefront == 0) return best;
-        std::optional<NetworkPlan> made = joined({*wavefront, groups_of(spec, spec.layers.size())});
-        return made ? std::move(*made) : std::move(best);
-    }
-    if (profile.type == DeviceType::cpu) return best;
+    // The CPU decides in each call whether layers run as a wavefront, because that depends on its threads.
+    const bool decides = profile.backend == Backend::native;
     const std::uint64_t bytes = best.plan->peak_bytes();
     const std::uint64_t most_bytes = bytes + std::max(bytes / kGrowth, profile.memory_bytes / kSmallPart);
+    if (wavefront || decides) {
+        if (wavefront == 0) return best;
+        const std::int64_t steps = wavefront.value_or(std::max(kLeastCpuSteps, ceil_div(T, kCpuPieces)));
+        std::optional<NetworkPlan> made = joined({steps, groups_of(spec, spec.layers.size())});
+        if (!made || (!wavefront && made->plan->peak_bytes() > most_bytes)) return best;
+        if (decides && !wavefront) {
+            auto plan = std::make_shared<Plan>(*made->plan);
+            plan->in_turn = std::move(best.plan);
+            made->plan = std::move(plan);
+        }
+        return std::move(*made);
+    }
     double least = costs_of(profile).lanes.most_time * time_of(*best.plan);
     for (std::size_t most = spec.layers.size(); most > 1; most = most == 2 ? 1 : (most + 1) / 2)
         for (const std::int64_t pieces : kPieces) {

@@ -124,10 +124,13 @@ private:
 
     void run_group() {
         const std::int64_t steps = this->group_steps();
-        this->clear_ended(abi::kDelta, kGates);
-        if (scales_product_) this->clear_ended(abi::kRecurrentDelta, kGates);
-        pass_unused();
-        for (std::int64_t k = steps - 1; k >= 0; --k) {
+        const Range piece = this->piece_steps();
+        if (work_.steps_after == 0) {
+            this->clear_ended(abi::kDelta, kGates);
+            if (scales_product_) this->clear_ended(abi::kRecurrentDelta, kGates);
+            pass_unused();
+        }
+        for (std::int64_t k = piece.end - 1; k >= piece.begin; --k) {
             // The first of two phases takes the gates in the slots before the candidate's.
             phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps);
             if (!this->wait_at_barrier()) return;
@@ -138,7 +141,8 @@ private:
             }
         }
         // The gradient that step 0 passes back is that of the initial state.
-        if (work_.has_initial != 0 && steps > 0) phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
+        if (work_.has_initial != 0 && piece.begin == 0 && steps > 0)
+            phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
     }
 
     // Copies the gradients of the last states to those of the initial states, for rows of length 0.

@@ -34,10 +34,13 @@ public:
 private:
     void run_group() {
         projected_ = {0, 0};
-        this->clear_ended(abi::kHidden, 1);
-        if (kStates > 1) this->clear_ended(abi::kCell, kStates - 1);
-        if (keep_ != 0) this->clear_ended(abi::kTrainingState, kGates);
-        for (std::int64_t k = 0; k < this->group_steps(); ++k) {
+        const Range steps = this->piece_steps();
+        if (steps.begin == 0) {
+            this->clear_ended(abi::kHidden, 1);
+            if (kStates > 1) this->clear_ended(abi::kCell, kStates - 1);
+            if (keep_ != 0) this->clear_ended(abi::kTrainingState, kGates);
+        }
+        for (std::int64_t k = steps.begin; k < steps.end; ++k) {
             project_ahead(k);
             if (two_phases_) {
                 if constexpr (C::kHasCandidate) {
@@ -75,7 +78,7 @@ private:
         ahead_ = static_cast<T*>(member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * ahead_row_)));
         const T* features[kAheadRows];
         std::int64_t count = 0;
-        for (; projected_.end < this->group_steps(); ++projected_.end) {
+        for (const std::int64_t end = this->piece_steps().end; projected_.end < end; ++projected_.end) {
             const std::int64_t rows = this->live_rows(projected_.end);
             if (count + rows > kAheadRows) break;
             ahead_at_[projected_.end - k] = count;

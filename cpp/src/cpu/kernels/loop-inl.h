@@ -104,7 +104,7 @@ public:
 
 protected:
     static LoopShape shape_of(const LoopWork& work, std::int64_t products, std::int64_t depth) {
-        return {work.params.T,
+        return {work.params.T - work.steps_before - work.steps_after,
                 mean_rows(work),
                 work.directions,
                 (work.params.H + L - 1) / L,
@@ -140,6 +140,10 @@ protected:
     [[nodiscard]] std::int64_t live_rows(std::int64_t k) const { return has_lengths_ ? among(live_.live(k)) : count_; }
     // Returns the number of steps of the group's longest row.
     [[nodiscard]] std::int64_t group_steps() const { return length_of(first_); }
+    // Returns which of these steps belong to the piece.
+    [[nodiscard]] Range piece_steps() const {
+        return {work_.steps_before, std::min(group_steps(), steps_ - work_.steps_after)};
+    }
     // Returns whether a single row of the whole batch is live at step k: see multiply_rows.
     [[nodiscard]] bool one_row(std::int64_t k) const { return has_lengths_ ? live_.live(k) == 1 : batch_ == 1; }
 
@@ -330,6 +334,11 @@ void run_loop(const std::byte* work, const std::uint32_t* constants, Member& mem
 template <class L>
 unsigned loop_threads(const std::byte* work, const std::uint32_t* /*constants*/, unsigned most) {
     return choose_split(L::shape(*reinterpret_cast<const LoopWork*>(work)), most, contended()).threads();
+}
+
+template <class L>
+double loop_time(const std::byte* work, const std::uint32_t* /*constants*/, unsigned threads) {
+    return loop_nanoseconds(L::shape(*reinterpret_cast<const LoopWork*>(work)), threads);
 }
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE

@@ -256,12 +256,14 @@ void product(const ProductWork& given, Member& member) {
         // Also runs once if no row is live and k is 0, to clear C.
         for (std::int64_t k = 0; k < std::max<std::int64_t>(work.k, 1); k += kPackedDepth) {
             const std::int64_t depth = std::min(kPackedDepth, work.k - k);
-            if (batch + k > 0 && member.barrier(0, member.rank(), member.size(), false) == 0) return;
-            for (std::int64_t p = packs.begin; p < packs.end; ++p)
-                pack_panel(b + p * L * work.b_n + (lines.b == nullptr ? k * work.b_k : 0), work.b_n, work.b_k,
-                           std::min(L, work.n - p * L), depth, packed + p * depth * L,
-                           lines.b == nullptr ? nullptr : lines.b + k);
-            if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
+            if (work.is_packed == 0) {
+                if (batch + k > 0 && member.barrier(0, member.rank(), member.size(), false) == 0) return;
+                for (std::int64_t p = packs.begin; p < packs.end; ++p)
+                    pack_panel(b + p * L * work.b_n + (lines.b == nullptr ? k * work.b_k : 0), work.b_n, work.b_k,
+                               std::min(L, work.n - p * L), depth, packed + p * depth * L,
+                               lines.b == nullptr ? nullptr : lines.b + k);
+                if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
+            }
             product_part(work, a, packed, k, depth, c, lines, rows, columns, member);
         }
         if (lines.c != nullptr) clear_ended(work, live, c, member);

@@ -208,7 +208,39 @@ bool contended() {
     return pool_contention.holds() && openmp_fallback() == nullptr;
 }
 
-unsigned Member::size() const { return team_.size(); }
+Member::Member(Team& team, unsigned rank) : team_(team), rank_(rank), size_(team.size()) {}
+
+Member Member::in_part(unsigned first, unsigned size) const {
+    Member member(*this);
+    member.first_ = first;
+    member.size_ = size;
+    // Kernels on n > 1 threads use barriers 0 to n / 2 (see run_groups in loop-inl.h), so those of the parts are apart.
+    member.first_barrier_ = 1 + first;
+    return member;
+}
+
+void Signal::notify() {
+    word_.fetch_add(1);
+    if (sleepers_.load() != 0) wake_all(word_);
+}
+
+bool Member::wait(Signal& signal, const std::function<bool()>& holds, Clock::duration spin) {
+    const auto over = [&] { return team_.stopped() || holds(); };
+    const Clock::duration limit = std::max<Clock::duration>(spin, team_.spin());
+    if (!spin_until(over, limit)) {
+        const auto slept = Clock::now();
+        signal.sleepers_.fetch_add(1);
+        for (;;) {
+            const std::uint32_t word = signal.word_.load();
+            if (over()) break;
+            sleep_while(signal.word_, word, poll_interval);
+            if (rank_ == 0) team_.poll();
+        }
+        signal.sleepers_.fetch_sub(1);
+        if (rank_ == 0) team_.rested(Clock::now() - slept);
+    }
+    return !stopped();
+}
 
 bool Member::contended() const { return team_.contended(); }
 
@@ -270,7 +302,7 @@ void Barrier::start_round(bool may_split, Team& team) {
 
 unsigned Member::barrier(unsigned which, unsigned own, unsigned members, bool may_split) {
     if (members == 1) return stopped() ? 0 : 1;
-    Barrier& barrier = team_.barrier(which);
+    Barrier& barrier = team_.barrier(first_barrier_ + which);
     const bool first = own == 0;
     if (first) barrier.start_round(may_split, team_);
     const std::uint32_t round = barrier.arrive(members);

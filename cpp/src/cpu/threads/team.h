@@ -53,13 +53,29 @@ class Barrier {
     void record_wait(std::chrono::steady_clock::time_point arrival, std::chrono::steady_clock::duration usual);
 };
 
-// One thread of a team.
+// A word that members wait for.
+class Signal {
+public:
+    void notify();
+
+private:
+    friend class Member;
+    alignas(64) std::atomic<std::uint32_t> word_ = 0;
+    std::atomic<std::uint32_t> sleepers_ = 0;
+};
+
+// One thread of a team, or of a part of it.
 class Member {
 public:
-    Member(Team& team, unsigned rank) : team_(team), rank_(rank) {}
+    Member(Team& team, unsigned rank);
 
-    [[nodiscard]] unsigned rank() const { return rank_; }
-    [[nodiscard]] unsigned size() const;
+    // Return the number of this thread in its team or part, and how many threads that has.
+    [[nodiscard]] unsigned rank() const { return rank_ - first_; }
+    [[nodiscard]] unsigned size() const { return size_; }
+
+    // Returns this thread as a member of a part of the team, which has threads [first, first + size). Parts can work at
+    // the same time on different kernels. The whole team waits at a barrier before and after.
+    [[nodiscard]] Member in_part(unsigned first, unsigned size) const;
 
     // Poll during long work. Returns true once the call has been cancelled.
     bool stopped();
@@ -73,12 +89,17 @@ public:
     // `may_split` and waiting has taken so long that other software must be using the processors; otherwise all.
     unsigned barrier(unsigned which, unsigned own, unsigned members, bool may_split);
 
+    // Waits until `holds` returns true, which may happen whenever `signal` has been notified. Spins for the time `spin`
+    // at least, then sleeps. Returns false if the team has been stopped.
+    bool wait(Signal& signal, const std::function<bool()>& holds, std::chrono::steady_clock::duration spin);
+
     // Returns whether there was contention when the call began.
     [[nodiscard]] bool contended() const;
 
 private:
     Team& team_;
-    unsigned rank_;
+    unsigned rank_;  // in the whole team
+    unsigned first_ = 0, size_, first_barrier_ = 0;
     unsigned asked_ = 0;
 };
 

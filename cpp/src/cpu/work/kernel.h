@@ -18,10 +18,14 @@ using KernelFunction = void (*)(const std::byte* work, const std::uint32_t* cons
 // Returns how many threads, at most `most`, the work is worth.
 using ThreadsFunction = unsigned (*)(const std::byte* work, const std::uint32_t* constants, unsigned most);
 
+// Returns the estimated nanoseconds of the work on `threads` threads.
+using TimeFunction = double (*)(const std::byte* work, const std::uint32_t* constants, unsigned threads);
+
 struct NamedKernel {
     std::string_view name;
     KernelFunction run;
     ThreadsFunction threads;
+    TimeFunction time = nullptr;  // of time loops, whose work is a LoopWork
 };
 
 // An instruction set and its kernels.

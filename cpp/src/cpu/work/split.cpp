@@ -16,7 +16,6 @@ constexpr double kCell = 15;                          // cell arithmetic for a v
 constexpr double kStep = 60;                          // fixed cost of a step for each thread
 constexpr double kBarrier = 500, kBarrierPerMember = 180;
 constexpr double kContendedBarrier = 1e5;
-constexpr double kThread = 4000;          // to start a thread and to wait for it
 constexpr double kContendedThread = 1e6;  // if it has to wait for a processor first
 
 // Returns the bytes of weights that stay in a processor's own caches from step to step.
@@ -73,6 +72,11 @@ Split choose_split(const LoopShape& shape, unsigned most, bool contended) {
         }
     }
     return best;
+}
+
+double loop_nanoseconds(const LoopShape& shape, unsigned threads) {
+    const Split split = choose_split(shape, threads, false);
+    return nanoseconds(shape, split, false) - kThread * (split.threads() - 1);
 }
 
 }  // namespace vkrnn::cpu

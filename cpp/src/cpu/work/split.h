@@ -16,6 +16,9 @@ struct Split {
     [[nodiscard]] unsigned threads() const { return teams * unit_parts; }
 };
 
+// Estimated nanoseconds to start a thread and to wait for it.
+inline constexpr double kThread = 4000;
+
 struct LoopShape {
     std::int64_t steps, rows, directions;
     std::int64_t vectors;   // number of vectors of units
@@ -28,6 +31,9 @@ struct LoopShape {
 // Returns the split with the lowest estimated time on at most `most` threads. `contended`: barriers take long and
 // threads start late.
 Split choose_split(const LoopShape& shape, unsigned most, bool contended);
+
+// Returns the estimated nanoseconds of a loop on threads that have begun, with the best split and without contention.
+double loop_nanoseconds(const LoopShape& shape, unsigned threads);
 
 // A half-open range. part_of() returns part number `which` of `parts` about equal parts of [0, count).
 struct Range {

@@ -43,6 +43,21 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     return buffer;
 }
 
+// The panels of the weight that the parts of a product share.
+struct PartPanels {
+    std::size_t buffer = PlanBuilder::kZeros;
+};
+
+std::size_t panels_of_parts(PlanBuilder& builder, const std::string& label, const Product& p, std::int64_t row,
+                            std::int64_t column) {
+    std::size_t& buffer = builder.notes<PartPanels>().buffer;
+    if (buffer == PlanBuilder::kZeros)
+        builder.before_lane([&] {
+            buffer = pack(builder, "pack for " + label, p.b.buffer, {p.n, p.k, 1, row, column, 0});
+        });
+    return buffer;
+}
+
 // The buffer with the table of live rows.
 struct LiveRows {
     std::size_t table = PlanBuilder::kZeros;  // a call without lengths never reads it
@@ -77,7 +92,7 @@ cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b
 }
 
 void loop(PlanBuilder& builder, const std::string& label, const std::string& cell_kernel, const StepBlock& block,
-          std::uint32_t keep, cpu::LoopWork work = {}) {
+          std::uint32_t keep, bool is_lane, cpu::LoopWork work = {}) {
     const Spec& spec = builder.spec();
     work.params = block.params();
     work.adds_bias = spec.has(Argument::bias);
@@ -88,7 +103,15 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& cel
     work.has_lengths = spec.has(Argument::lengths);
     work.packed_views = block.packed_views();
     const std::size_t kernel = builder.cell_kernel(cell_kernel, cell_constants(spec, {0, keep}));
-    builder.add(Dispatch{label, kernel, {}, make_block(work)});
+    const auto add = [&](const TimeRows& rows) {
+        work.steps_before = rows.begin;
+        work.steps_after = spec.T - rows.end;
+        builder.add(Dispatch{label, kernel, {}, make_block(work)});
+    };
+    if (is_lane)
+        builder.add_lane(add);
+    else
+        add({0, spec.T});
 }
 
 void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
@@ -114,7 +137,7 @@ void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
         builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * I));
     }
     order_rows(builder, inputs);
-    loop(builder, "time loop", "forward", views, keeps_training_state(spec), work);
+    loop(builder, "time loop", "forward", views, keeps_training_state(spec), spec.piece_steps != 0, work);
 }
 
 void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
@@ -122,7 +145,7 @@ void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
     const std::size_t weights =
         pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
     views.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
-    loop(builder, "time loop back", "backward", views, 0);
+    loop(builder, "time loop back", "backward", views, 0, builder.spec().piece_steps != 0);
 }
 
 }  // namespace
@@ -141,8 +164,12 @@ void NativeProducts::product(PlanBuilder& builder, const std::string& label, con
     work.a = builder.at(p.a.buffer, p.a.offset);
     work.b = builder.at(p.b.buffer, p.b.offset);
     work.c = builder.at(p.c.buffer, p.c.offset);
-    work.packed =
-        builder.at(builder.scratch(label + ": panels", cpu::product_elements(p.n, p.k, lanes_of(builder))), 0);
+    if (p.whole_m != 0)
+        work.packed = builder.at(panels_of_parts(builder, label, p, row(p.b), column(p.b)), 0);
+    else
+        work.packed =
+            builder.at(builder.scratch(label + ": panels", cpu::product_elements(p.n, p.k, lanes_of(builder))), 0);
+    work.is_packed = p.whole_m != 0;
     work.a_m = row(p.a);
     work.a_k = column(p.a);
     work.a_batch = p.a.batch;
@@ -232,13 +259,18 @@ void NativeProducts::combine(PlanBuilder& builder, const std::string& label, con
 
 std::optional<CostEstimate> NativeLoop::estimate(const Spec& spec, const Profile& /*profile*/, const Costs& /*costs*/,
                                                  const Parameters& /*wanted*/) const {
-    if (spec.piece_steps != 0) return std::nullopt;
+    if (spec.piece_steps == 0) return CostEstimate{};
+    // Between two layers, numbers of a 16-bit type would have to be converted piece by piece. A gradient call with
+    // lengths would need the live rows of each piece for its product.
+    const bool has_parts = spec.gradients && spec.has(Argument::input_weight);
+    if (is_half(spec.dtype) || (has_parts && (spec.has(Argument::lengths) || spec.G() * spec.H > cpu::kPackedDepth)))
+        return std::nullopt;
     return CostEstimate{};
 }
 
 void NativeLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
     order_rows(builder, inputs);
-    loop(builder, "recompute", "recompute", views, weighed_cells(builder.spec()));
+    loop(builder, "recompute", "recompute", views, weighed_cells(builder.spec()), false);
 }
 
 void NativeLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
