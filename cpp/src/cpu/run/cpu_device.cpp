@@ -14,11 +14,8 @@
 #include "base/messages.h"
 #include "base/seconds.h"
 #include "cpu/run/cpu_runner.h"
+#include "cpu/run/plan_work.h"
 #include "cpu/threads/team.h"
-#include "cpu/work/pieces.h"
-#include "cpu/work/split.h"
-#include "plan/cpu_work.h"
-#include "run/buffer_references.h"
 #include "run/call_buffers.h"
 #include "vkrnn/error.h"
 
@@ -76,6 +73,13 @@ public:
     // Returns null for a buffer that is not needed.
     [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
 
+    // Fills with zeros what the plan clears. No dispatch writes it, so that can be done before all of them.
+    void clear(const Plan& plan) const {
+        for (const Step& step : plan.steps)
+            if (const auto* const each = std::get_if<Clear>(&step))
+                std::fill_n(at(each->buffer), plan.buffers[each->buffer].bytes, std::byte{});
+    }
+
     [[nodiscard]] bool is_left_out(std::size_t fills) const { return vkrnn::is_left_out(buffers_.full(), fills); }
 
     // Stores the new prepacked copies with their arrays, for later calls.
@@ -91,189 +95,6 @@ private:
     CallBuffers<HostStorage, PrepackedCopy> buffers_;
     std::vector<std::byte*> at_;
     std::optional<Lease> scratch_;
-};
-
-// A dispatch whose buffer references have been replaced by addresses.
-struct Task {
-    const NamedKernel* kernel = nullptr;
-    const std::uint32_t* constants = nullptr;
-    std::vector<std::uint64_t> work{};  // a struct of cpu_work.h
-
-    [[nodiscard]] const std::byte* bytes_of_work() const { return reinterpret_cast<const std::byte*>(work.data()); }
-};
-
-// Makes the tasks of a plan.
-class TaskMaker {
-public:
-    TaskMaker(const Plan& plan, const Target& target, const Buffers& buffers) : plan_(plan), buffers_(buffers) {
-        for (const Kernel& kernel : plan.kernels) kernels_.push_back(&find_kernel(target, kernel.shader));
-    }
-
-    [[nodiscard]] Task make(const Dispatch& dispatch) const {
-        Task task{kernels_[dispatch.kernel], plan_.kernels[dispatch.kernel].constants.data()};
-        task.work.resize((dispatch.push.bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
-        copy_with_addresses(dispatch.push, plan_.buffers.size(), reinterpret_cast<std::byte*>(task.work.data()),
-                            [&](std::size_t buffer) { return reinterpret_cast<std::uintptr_t>(buffers_.at(buffer)); });
-        return task;
-    }
-    [[nodiscard]] std::vector<Task> make(const Wavefront::Piece& piece) const {
-        std::vector<Task> tasks;
-        for (const auto& step : piece) tasks.push_back(make(std::get<Dispatch>(step)));
-        return tasks;
-    }
-
-private:
-    const Plan& plan_;
-    const Buffers& buffers_;
-    std::vector<const NamedKernel*> kernels_;
-};
-
-// Runs a task on a team or a part of it. Returns false if it has been stopped.
-bool run_task(const Task& task, Member& member) {
-    task.kernel->run(task.bytes_of_work(), task.constants, member);
-    return member.barrier(0, member.rank(), member.size(), false) != 0;
-}
-
-// Returns the estimated nanoseconds of a plan's time loops among `some` steps, on some threads. The lengths of a call
-// are not considered.
-double loop_time(const Plan& plan, const std::variant<Dispatch, Loop>& some, const Target& target, unsigned threads) {
-    double sum = 0;
-    for_each_dispatch(some, [&](const Dispatch& dispatch) {
-        const Kernel& kernel = plan.kernels[dispatch.kernel];
-        const NamedKernel& named = find_kernel(target, kernel.shader);
-        if (named.time == nullptr) return;
-        LoopWork work;
-        std::memcpy(&work, dispatch.push.bytes.data(), sizeof(work));
-        work.has_lengths = 0;
-        sum += named.time(reinterpret_cast<const std::byte*>(&work), kernel.constants.data(), threads);
-    });
-    return sum;
-}
-
-// Returns into how many parts a team is divided for a wavefront. Each part runs one lane at a time.
-unsigned parts_of(const Wavefront& wavefront, unsigned threads) {
-    return std::min(threads, static_cast<unsigned>(wavefront.lanes.size()));
-}
-
-// Returns whether a plan's wavefronts are estimated to be faster than one layer after the other.
-bool gains(const Plan& plan, const Target& target, unsigned threads) {
-    // What wavefronts take, at most, of the time of one layer after the other.
-    constexpr double kMostTime = 0.9;
-    if (threads == 1 || contended()) return false;
-    double at_once = 0, in_turn = 0;
-    for (const Step& step : plan.steps) {
-        const auto* const wavefront = std::get_if<Wavefront>(&step);
-        if (wavefront == nullptr) continue;
-        const unsigned parts = parts_of(*wavefront, threads);
-        const auto pieces = static_cast<double>(wavefront->lanes.front().size());
-        double sum = 0, longest = 0;
-        for (const Wavefront::Lane& lane : wavefront->lanes) {  // the first piece has as many steps as the others
-            in_turn += pieces * loop_time(plan, lane.front().front(), target, threads);
-            const double time = loop_time(plan, lane.front().front(), target, threads / parts);
-            sum += time;
-            longest = std::max(longest, time);
-        }
-        at_once += pieces * std::max(sum / parts, longest) + (parts - 1) * longest;
-    }
-    return at_once + kThread * (threads - 1) < kMostTime * in_turn;
-}
-
-// The lanes of a wavefront. Parts of a team run them at the same time.
-class Lanes {
-public:
-    Lanes(const Wavefront& wavefront, const TaskMaker& maker, unsigned most)
-        : pieces_(wavefront.lanes.size(), wavefront.lanes.front().size()), taken_(parts_of(wavefront, most)) {
-        for (const Wavefront::Lane& lane : wavefront.lanes) {
-            auto& tasks = lanes_.emplace_back();
-            for (const Wavefront::Piece& piece : lane) {
-                tasks.push_back(maker.make(piece));
-                dispatches_ += piece.size();
-            }
-        }
-    }
-
-    [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }
-
-    // Returns false if the team has been stopped.
-    bool run(Member& member) {
-        const unsigned size = member.size(), parts = std::min(size, static_cast<unsigned>(taken_.size()));
-        const unsigned part = member.rank() * parts / size;
-        const auto first_of = [&](unsigned some) { return (some * size + parts - 1) / parts; };
-        Member of_part = member.in_part(first_of(part), first_of(part + 1) - first_of(part));
-        run_part(of_part, part, parts);
-        return member.barrier(0, member.rank(), size, false) != 0;
-    }
-
-private:
-    void run_part(Member& member, unsigned part, unsigned parts) {
-        using namespace std::chrono_literals;
-        constexpr Clock::duration kMostSpin = 200us;
-        Clock::duration spin = kMostSpin;
-        std::optional<Pieces::Piece>& taken = taken_[part].piece;
-        for (std::size_t lane = part;;) {
-            if (member.rank() == 0) taken = pieces_.take(member, lane, parts, spin);
-            if (member.barrier(0, member.rank(), member.size(), false) == 0 || !taken) return;
-            lane = taken->lane;
-            const auto start = Clock::now();
-            for (const Task& task : lanes_[lane][taken->number])
-                if (!run_task(task, member)) return;
-            spin = std::min<Clock::duration>(kMostSpin, (Clock::now() - start) / 2);
-            if (member.rank() == 0) pieces_.finish(*taken);
-        }
-    }
-
-    // What a part of the team works on; nothing at the end.
-    struct alignas(64) Taken {
-        std::optional<Pieces::Piece> piece{};
-    };
-
-    std::vector<std::vector<std::vector<Task>>> lanes_{};  // by lane and piece
-    Pieces pieces_;
-    std::vector<Taken> taken_;  // by part
-    std::uint64_t dispatches_ = 0;
-};
-
-// The work of a plan on at most `most` threads.
-class Work {
-public:
-    // Clears buffers at once, because no dispatch writes them.
-    Work(const Plan& plan, const Target& target, const Buffers& buffers, unsigned most) {
-        const TaskMaker maker(plan, target, buffers);
-        for (const Step& step : plan.steps) {
-            if (const auto* clear = std::get_if<Clear>(&step)) {
-                std::fill_n(buffers.at(clear->buffer), plan.buffers[clear->buffer].bytes, std::byte{});
-            } else if (const auto* wavefront = std::get_if<Wavefront>(&step)) {
-                auto lanes = std::make_unique<Lanes>(*wavefront, maker, most);
-                threads_ = most;
-                dispatches_ += lanes->dispatches();
-                parts_.emplace_back(std::move(lanes));
-            } else {
-                const auto& dispatch = std::get<Dispatch>(step);
-                if (buffers.is_left_out(dispatch.fills)) continue;
-                Task task = maker.make(dispatch);
-                threads_ = std::max(threads_, task.kernel->threads(task.bytes_of_work(), task.constants, most));
-                ++dispatches_;
-                parts_.emplace_back(std::move(task));
-            }
-        }
-    }
-
-    [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }
-
-    void run(const Poll& poll) {
-        run_on_team(threads_, poll, [&](Member& member) {
-            for (const auto& part : parts_) {
-                const auto* const task = std::get_if<Task>(&part);
-                if (!(task != nullptr ? run_task(*task, member) : std::get<std::unique_ptr<Lanes>>(part)->run(member)))
-                    return;
-            }
-        });
-    }
-
-private:
-    std::vector<std::variant<Task, std::unique_ptr<Lanes>>> parts_;
-    unsigned threads_ = 1;
-    std::uint64_t dispatches_ = 0;
 };
 
 unsigned most_threads(std::string_view prefix) {
@@ -364,12 +185,15 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     const std::string prefix = error_prefix(label);
     check_usable(prefix);
     const Changes changes{results};
-    const bool in_turn = plan->in_turn && !gains(*plan, target_, most_threads(prefix));
+    const bool in_turn = plan->in_turn && !wavefronts_gain(*plan, target_, most_threads(prefix));
     const Plan& used = in_turn ? *plan->in_turn : *plan;
     const auto attempt = [&] {
         Buffers buffers(used, memory_, inputs, results);
         for (;;) {
-            Work work(used, target_, buffers, most_threads(prefix));
+            buffers.clear(used);
+            PlanWork work(
+                used, target_, most_threads(prefix), [&](std::size_t buffer) { return buffers.at(buffer); },
+                [&](std::size_t fills) { return buffers.is_left_out(fills); });
             try {
                 work.run(poll);
             } catch (const Forked&) {  // the child computes everything again with its own threads
