@@ -48,19 +48,19 @@ bool run_task(const Task& task, Member& member) {
     return member.barrier(0, member.rank(), member.size(), false) != 0;
 }
 
-// Returns the estimated nanoseconds of a plan's time loops among `some` steps, on some threads. The lengths of a call
-// are not considered.
-double loop_time(const Plan& plan, const std::variant<Dispatch, Loop>& some, const Target& target, unsigned threads) {
+// Returns the estimated nanoseconds of a piece's time loop on some threads. The lengths of a call are not considered.
+double loop_time(const Plan& plan, const Wavefront::Piece& piece, const Target& target, unsigned threads) {
     double sum = 0;
-    for_each_dispatch(some, [&](const Dispatch& dispatch) {
+    for (const auto& step : piece) {
+        const auto& dispatch = std::get<Dispatch>(step);
         const Kernel& kernel = plan.kernels[dispatch.kernel];
         const NamedKernel& named = find_kernel(target, kernel.shader);
-        if (named.time == nullptr) return;
+        if (named.time == nullptr) continue;
         LoopWork work;
         std::memcpy(&work, dispatch.push.bytes.data(), sizeof(work));
         work.has_lengths = 0;
         sum += named.time(reinterpret_cast<const std::byte*>(&work), kernel.constants.data(), threads);
-    });
+    }
     return sum;
 }
 
@@ -171,8 +171,8 @@ bool wavefronts_gain(const Plan& plan, const Target& target, unsigned threads) {
         const auto pieces = static_cast<double>(wavefront->lanes.front().size());
         double sum = 0, longest = 0;
         for (const Wavefront::Lane& lane : wavefront->lanes) {  // the first piece has as many steps as the others
-            in_turn += pieces * loop_time(plan, lane.front().front(), target, threads);
-            const double time = loop_time(plan, lane.front().front(), target, threads / parts);
+            in_turn += pieces * loop_time(plan, lane.front(), target, threads);
+            const double time = loop_time(plan, lane.front(), target, threads / parts);
             sum += time;
             longest = std::max(longest, time);
         }
