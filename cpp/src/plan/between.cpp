@@ -11,16 +11,17 @@ Plan make_between_plan(const Spec& layer, const Profile& profile) {
     const std::size_t output = builder.input(Argument::output_fwd), mask = builder.input(Argument::mask);
     const std::int64_t elements = elements_of(shape_of(layer, Output::output));
     const std::size_t result = builder.result(Output::output);
-    const std::int64_t row = elements / layer.T;
-    const auto multiply = [&](const TimeRows& rows) {
-        Combination some{output, mask, result, (rows.end - rows.begin) * row};
-        some.offset = rows.begin * row;
+    const auto multiply = [&](std::int64_t begin, std::int64_t end) {
+        Combination some{output, mask, result, end - begin};
+        some.offset = begin;
         builder.combine("multiply by the mask between layers", some);
     };
-    if (layer.piece_steps == 0)
-        multiply({0, layer.T});
-    else
-        builder.add_lane(multiply);
+    if (layer.piece_steps == 0) {
+        multiply(0, elements);
+    } else {  // the sequence is not packed
+        const std::int64_t row = elements / layer.T;
+        builder.add_lane([&](const TimeRows& rows) { multiply(rows.begin * row, rows.end * row); });
+    }
     return builder.finish();
 }
 
