@@ -185,14 +185,15 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     const std::string prefix = error_prefix(label);
     check_usable(prefix);
     const Changes changes{results};
-    const bool in_turn = plan->in_turn && !wavefronts_gain(*plan, target_, most_threads(prefix));
+    const unsigned most = most_threads(prefix);
+    const bool in_turn = plan->in_turn && !wavefronts_gain(*plan, target_, most);
     const Plan& used = in_turn ? *plan->in_turn : *plan;
     const auto attempt = [&] {
         Buffers buffers(used, memory_, inputs, results);
         for (;;) {
             buffers.clear(used);
             PlanWork work(
-                used, target_, most_threads(prefix), [&](std::size_t buffer) { return buffers.at(buffer); },
+                used, target_, most, [&](std::size_t buffer) { return buffers.at(buffer); },
                 [&](std::size_t fills) { return buffers.is_left_out(fills); });
             try {
                 work.run(poll);
