@@ -117,6 +117,7 @@ public:
     static LoopShape shape(const LoopWork& work) {
         return Base::shape_of(work, 1, kGates * std::int64_t{work.params.H});
     }
+    static LoopShape timed_shape(const LoopWork& work) { return shape(work); }
 
 private:
     // The candidate's slot, if there is a candidate. It is the last in either gate order.

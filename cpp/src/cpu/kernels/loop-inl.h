@@ -338,7 +338,7 @@ unsigned loop_threads(const std::byte* work, const std::uint32_t* /*constants*/,
 
 template <class L>
 double loop_time(const std::byte* work, const std::uint32_t* /*constants*/, unsigned threads) {
-    return loop_nanoseconds(L::shape(*reinterpret_cast<const LoopWork*>(work)), threads);
+    return loop_nanoseconds(L::timed_shape(*reinterpret_cast<const LoopWork*>(work)), threads);
 }
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE

@@ -186,14 +186,14 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     check_usable(prefix);
     const Changes changes{results};
     const unsigned most = most_threads(prefix);
-    const bool in_turn = plan->in_turn && !wavefronts_gain(*plan, target_, most);
-    const Plan& used = in_turn ? *plan->in_turn : *plan;
+    const TeamDivision division = divide_team(*plan, target_, most);
+    const Plan& used = plan->in_turn && !division.gains ? *plan->in_turn : *plan;
     const auto attempt = [&] {
         Buffers buffers(used, memory_, inputs, results);
         for (;;) {
             buffers.clear(used);
             PlanWork work(
-                used, target_, most, [&](std::size_t buffer) { return buffers.at(buffer); },
+                used, target_, most, division.parts, [&](std::size_t buffer) { return buffers.at(buffer); },
                 [&](std::size_t fills) { return buffers.is_left_out(fills); });
             try {
                 work.run(poll);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/seconds.h"
 #include "cpu/threads/team.h"
@@ -48,34 +49,65 @@ bool run_task(const Task& task, Member& member) {
     return member.barrier(0, member.rank(), member.size(), false) != 0;
 }
 
-// Returns the estimated nanoseconds of a piece's time loop on some threads. The lengths of a call are not considered.
-double loop_time(const Plan& plan, const Wavefront::Piece& piece, const Target& target, unsigned threads) {
-    double sum = 0;
-    for (const auto& step : piece) {
-        const auto& dispatch = std::get<Dispatch>(step);
-        const Kernel& kernel = plan.kernels[dispatch.kernel];
-        const NamedKernel& named = find_kernel(target, kernel.shader);
-        if (named.time == nullptr) continue;
-        LoopWork work;
-        std::memcpy(&work, dispatch.push.bytes.data(), sizeof(work));
-        work.has_lengths = 0;
-        sum += named.time(reinterpret_cast<const std::byte*>(&work), kernel.constants.data(), threads);
+// Estimates the time of a wavefront's loops. The lengths of a call are not considered.
+class LoopTimes {
+public:
+    LoopTimes(const Plan& plan, const Wavefront& wavefront, const Target& target)
+        : pieces_(static_cast<double>(wavefront.lanes.front().size())) {
+        for (const Wavefront::Lane& lane : wavefront.lanes)
+            for (const auto& step : lane.front()) {  // all pieces but the last one have as many steps
+                const auto& dispatch = std::get<Dispatch>(step);
+                const Kernel& kernel = plan.kernels[dispatch.kernel];
+                const NamedKernel& named = find_kernel(target, kernel.shader);
+                if (named.time == nullptr) continue;
+                Loop loop{&named, kernel.constants.data()};
+                std::memcpy(&loop.work, dispatch.push.bytes.data(), sizeof(loop.work));
+                loop.work.has_lengths = 0;
+                loops_.push_back(loop);
+            }
     }
-    return sum;
-}
 
-// Returns into how many parts a team is divided for a wavefront. Each part runs one lane at a time.
-unsigned parts_of(const Wavefront& wavefront, unsigned threads) {
-    return std::min(threads, static_cast<unsigned>(wavefront.lanes.size()));
-}
+    // Return the nanoseconds of lanes one after the other on all threads, and at the same time on parts of them.
+    [[nodiscard]] double in_turn(unsigned threads) const { return pieces_ * of_a_piece(threads).sum; }
+    [[nodiscard]] double at_once(unsigned threads, unsigned parts) const {
+        constexpr double kPiece = 400;  // to prepare a piece, and to take it
+        const auto [sum, longest] = of_a_piece(threads / parts);
+        return pieces_ * std::max(sum / parts, longest) + (parts - 1) * longest +
+               kPiece * pieces_ * static_cast<double>(loops_.size());
+    }
+
+private:
+    struct Loop {
+        const NamedKernel* kernel;
+        const std::uint32_t* constants;
+        LoopWork work{};
+    };
+    struct Times {
+        double sum = 0, longest = 0;
+    };
+    [[nodiscard]] Times of_a_piece(unsigned threads) const {
+        Times found;
+        for (const Loop& loop : loops_) {
+            const double time =
+                loop.kernel->time(reinterpret_cast<const std::byte*>(&loop.work), loop.constants, threads);
+            found.sum += time;
+            found.longest = std::max(found.longest, time);
+        }
+        return found;
+    }
+
+    double pieces_;
+    std::vector<Loop> loops_;
+};
 
 }  // namespace
 
 // The lanes of a wavefront. Parts of a team run them at the same time.
 class Lanes {
 public:
-    Lanes(const Wavefront& wavefront, const TaskMaker& maker, unsigned most)
-        : pieces_(wavefront.lanes.size(), wavefront.lanes.front().size()), taken_(parts_of(wavefront, most)) {
+    // `parts`: into how many parts the team is divided, if it has enough threads.
+    Lanes(const Wavefront& wavefront, const TaskMaker& maker, unsigned parts)
+        : pieces_(wavefront.lanes.size(), wavefront.lanes.front().size()), taken_(parts) {
         for (const Wavefront::Lane& lane : wavefront.lanes) {
             auto& tasks = lanes_.emplace_back();
             for (const Wavefront::Piece& piece : lane) {
@@ -126,13 +158,14 @@ private:
     std::uint64_t dispatches_ = 0;
 };
 
-PlanWork::PlanWork(const Plan& plan, const Target& target, unsigned most,
+PlanWork::PlanWork(const Plan& plan, const Target& target, unsigned most, std::span<const unsigned> parts,
                    const std::function<std::byte*(std::size_t)>& at,
                    const std::function<bool(std::size_t)>& is_left_out) {
     const TaskMaker maker(plan, target, at);
     for (const Step& step : plan.steps) {
         if (const auto* const wavefront = std::get_if<Wavefront>(&step)) {
-            auto lanes = std::make_unique<Lanes>(*wavefront, maker, most);
+            auto lanes = std::make_unique<Lanes>(*wavefront, maker, parts.front());
+            parts = parts.subspan(1);
             threads_ = most;
             dispatches_ += lanes->dispatches();
             steps_.emplace_back(std::move(lanes));
@@ -158,28 +191,29 @@ void PlanWork::run(const Poll& poll) {
     });
 }
 
-bool wavefronts_gain(const Plan& plan, const Target& target, unsigned threads) {
+TeamDivision divide_team(const Plan& plan, const Target& target, unsigned threads) {
     // What wavefronts take, at most, of the time of one layer after the other.
     constexpr double kMostTime = 0.9;
-    constexpr double kPiece = 400;  // nanoseconds to prepare a piece, and to take it
-    if (threads == 1 || contended()) return false;
-    double at_once = 0, in_turn = 0;
+    TeamDivision division;
+    double at_once = kThread * (threads - 1), in_turn = 0;
     for (const Step& step : plan.steps) {
         const auto* const wavefront = std::get_if<Wavefront>(&step);
         if (wavefront == nullptr) continue;
-        const unsigned parts = parts_of(*wavefront, threads);
-        const auto pieces = static_cast<double>(wavefront->lanes.front().size());
-        double sum = 0, longest = 0;
-        for (const Wavefront::Lane& lane : wavefront->lanes) {  // the first piece has as many steps as the others
-            in_turn += pieces * loop_time(plan, lane.front(), target, threads);
-            const double time = loop_time(plan, lane.front(), target, threads / parts);
-            sum += time;
-            longest = std::max(longest, time);
-        }
-        const auto lanes = static_cast<double>(wavefront->lanes.size());
-        at_once += pieces * std::max(sum / parts, longest) + (parts - 1) * longest + kPiece * lanes * pieces;
+        const LoopTimes times(plan, *wavefront, target);
+        const unsigned most = std::min(threads, static_cast<unsigned>(wavefront->lanes.size()));
+        unsigned best = most;
+        double least = times.at_once(threads, most);
+        for (unsigned parts = most - 1; parts > 1; --parts)
+            if (const double time = times.at_once(threads, parts); time < least) {
+                least = time;
+                best = parts;
+            }
+        division.parts.push_back(best);
+        at_once += least;
+        in_turn += times.in_turn(threads);
     }
-    return at_once + kThread * (threads - 1) < kMostTime * in_turn;
+    division.gains = threads > 1 && !contended() && at_once < kMostTime * in_turn;
+    return division;
 }
 
 }  // namespace vkrnn::cpu

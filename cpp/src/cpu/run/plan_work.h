@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -23,14 +24,21 @@ struct Task {
     [[nodiscard]] const std::byte* bytes_of_work() const { return reinterpret_cast<const std::byte*>(work.data()); }
 };
 
+// How a team runs the wavefronts of a plan.
+struct TeamDivision {
+    std::vector<unsigned> parts;  // for each wavefront: into how many parts the team is divided
+    bool gains = false;           // whether this is estimated to be faster than one layer after the other
+};
+TeamDivision divide_team(const Plan& plan, const Target& target, unsigned threads);
+
 class Lanes;
 
 class PlanWork {
 public:
-    // `most`: the most threads that the call may use. `at`: returns the memory of a buffer. `is_left_out`: returns
-    // whether a dispatch with this Dispatch::fills is not needed.
-    PlanWork(const Plan& plan, const Target& target, unsigned most, const std::function<std::byte*(std::size_t)>& at,
-             const std::function<bool(std::size_t)>& is_left_out);
+    // `most`: the most threads that the call may use. `parts`: see TeamDivision. `at`: returns the memory of a buffer.
+    // `is_left_out`: returns whether a dispatch with this Dispatch::fills is not needed.
+    PlanWork(const Plan& plan, const Target& target, unsigned most, std::span<const unsigned> parts,
+             const std::function<std::byte*(std::size_t)>& at, const std::function<bool(std::size_t)>& is_left_out);
     ~PlanWork();
     PlanWork(const PlanWork&) = delete;
     PlanWork& operator=(const PlanWork&) = delete;
@@ -45,8 +53,5 @@ private:
     unsigned threads_ = 1;
     std::uint64_t dispatches_ = 0;
 };
-
-// Returns whether a plan's wavefronts are estimated to be faster on some threads than one layer after the other.
-bool wavefronts_gain(const Plan& plan, const Target& target, unsigned threads);
 
 }  // namespace vkrnn::cpu
