@@ -158,11 +158,11 @@ TEST_P(Wavefronts, AreLeftOutOnOneThread) {
     arguments.layers[0] = {{source, info({40, N, H})}};
     const NetworkSpec spec = network.check(arguments);
     const Plan& plan = *network.plan(spec, false)->plan;
-    ASSERT_NE(plan.in_turn, nullptr);
-    EXPECT_EQ(plan.in_turn->results, plan.results);
+    ASSERT_NE(plan.in_turn.plan, nullptr);
+    EXPECT_EQ(plan.in_turn.plan->results, plan.results);
     const Tensors given{{{0, source}, numbers(40 * N * H, 4)}};
     run(network, spec, given);
-    EXPECT_EQ(device->statistics().dispatches, static_cast<std::uint64_t>(plan.in_turn->dispatches()));
+    EXPECT_EQ(device->statistics().dispatches, static_cast<std::uint64_t>(plan.in_turn.plan->dispatches()));
 }
 
 }  // namespace

@@ -151,6 +151,27 @@ def test_the_table_of_loops_is_on_record() -> None:
     ]
 
 
+def test_the_table_of_layers_is_on_record() -> None:
+    """Every ratio of modules replayed from CUDA graphs is the benchmark's, and all rows in TF32 are there."""
+    name = re.compile(
+        r"^\| (?P<op>\w+( \+ gradients)?) +\| +(?P<sizes>[\d,]+) \| +(?P<layers>\d+) \| +tf32 ", re.MULTILINE
+    )
+    expected: dict[tuple[str, str, str], list[str]] = {}
+    for line in (RESULTS / "graphs-h200.txt").read_text().splitlines():
+        if row := name.match(line):
+            cell, _, gradients = row["op"].partition(" + ")
+            T, N, _, H = row["sizes"].split(",")
+            ratios = expected.setdefault((f"{T}, {N}, {H}", row["layers"], CELLS[cell]), ["", ""])
+            ratios[bool(gradients)] = line.split("|")[7].strip()
+    found = {
+        (row["T, N, I=H, TF32"], row["layers"], cell): row[cell].split(" / ")
+        for row in table_with(PERFORMANCE, "T, N, I=H, TF32")
+        for cell in ("LSTM", "GRU")
+    }
+    assert len(expected) == 14
+    assert found == expected
+
+
 def test_the_table_of_several_gpus_is_on_record() -> None:
     """Milliseconds are the benchmark's, and its commands are named."""
     expected: dict[str, dict[str, str]] = {}

@@ -202,6 +202,14 @@ void for_each_dispatch(Some& some, const Each& each) {
     }
 }
 
+struct Plan;
+
+// A plan that another one has, compared by value.
+struct OtherPlan {
+    std::shared_ptr<const Plan> plan = {};
+    bool operator==(const OtherPlan& other) const;
+};
+
 struct Plan {
     Spec spec;
     StrategyChoice choice;  // all names and tuning parameters are set
@@ -217,7 +225,7 @@ struct Plan {
     // In a plan for the CPU that has wavefronts: the plan of the same call without them. Its inputs and results are
     // those of this plan. A call uses it if it has too few threads for a wavefront, or steps that are worth all
     // threads.
-    std::shared_ptr<const Plan> in_turn = {};
+    OtherPlan in_turn = {};
     std::uint64_t shared = 0;  // bytes that a call saves because buffers that are not needed together share memory
 
     [[nodiscard]] std::uint64_t bytes() const;  // of all buffers

@@ -68,11 +68,12 @@ NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, c
         if (!made || (!wavefront && made->plan->peak_bytes() > most_bytes)) return best;
         if (decides && !wavefront) {
             auto plan = std::make_shared<Plan>(*made->plan);
-            plan->in_turn = std::move(best.plan);
+            plan->in_turn = {std::move(best.plan)};
             made->plan = std::move(plan);
         }
         return std::move(*made);
     }
+    if (profile.type == DeviceType::cpu) return best;  // Vulkan on a CPU
     double least = costs_of(profile).lanes.most_time * time_of(*best.plan);
     for (std::size_t most = spec.layers.size(); most > 1; most = most == 2 ? 1 : (most + 1) / 2)
         for (const std::int64_t pieces : kPieces) {

@@ -33,6 +33,10 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
     }
 }
 
+bool OtherPlan::operator==(const OtherPlan& other) const {
+    return plan == other.plan || (plan != nullptr && other.plan != nullptr && *plan == *other.plan);
+}
+
 std::uint64_t Plan::bytes() const {
     std::uint64_t sum = 0;
     for (const PlanBuffer& buffer : buffers) sum += buffer.bytes;

@@ -187,7 +187,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     const Changes changes{results};
     const unsigned most = most_threads(prefix);
     const TeamDivision division = divide_team(*plan, target_, most);
-    const Plan& used = plan->in_turn && !division.gains ? *plan->in_turn : *plan;
+    const Plan& used = plan->in_turn.plan && !division.gains ? *plan->in_turn.plan : *plan;
     const auto attempt = [&] {
         Buffers buffers(used, memory_, inputs, results);
         for (;;) {

@@ -59,8 +59,8 @@ KernelSource find_kernel(std::string_view name) {
 }
 
 std::string main_source(const KernelSource& place, const std::string& name) {
-    return "#define VKRNN_KERNEL " + name + "\n#include \"cuda/glsl.cuh\"\nstruct Kernel {\n#include \"" + std::string(place.file) +
-           "\"\n};\n#include \"cuda/entry.cuh\"\n";
+    return "#define VKRNN_KERNEL " + name + "\n#include \"cuda/glsl.cuh\"\nstruct Kernel {\n#include \"" +
+           std::string(place.file) + "\"\n};\n#include \"cuda/entry.cuh\"\n";
 }
 
 // Returns the file that cell kernels include for their cell.
