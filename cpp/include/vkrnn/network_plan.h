@@ -46,11 +46,11 @@ struct NetworkPlan {
 // Returns the plan of a call of one layer.
 using PlanOf = std::function<std::shared_ptr<const Plan>(const Spec&)>;
 
-// Returns the plan of a network's call, made from the plans of its layers. The results have the bits of one call for
-// each layer. A forward call returns the last states of all layers if the specs ask for them, and of layers with
-// training states all that the gradient call needs. A gradient call returns the gradient of the source only if the
-// first layer takes part. `wavefront`: the steps of a piece if layers run as a wavefront, 0 if they run one after the
-// other; not given, what is faster by the estimates.
+// Returns the plan of a network's call, made from the plans of its layers. Without wavefronts, the results have the
+// bits of one call for each layer; a lane's loop may have another shape. A forward call returns the last states of all
+// layers if the specs ask for them, and of layers with training states all that the gradient call needs. A gradient
+// call returns the gradient of the source only if the first layer takes part. `wavefront`: the steps of a piece if
+// layers run as a wavefront, 0 if they run one after the other; not given, what is faster by the estimates.
 NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of,
                               std::optional<std::int64_t> wavefront = {});
 
