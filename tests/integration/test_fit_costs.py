@@ -26,7 +26,10 @@ def test_the_table_is_read_with_names_and_limits() -> None:
     values = _core.cost_values(vkrnn.devices()[0].profile)
     assert len(source.names) == len(set(source.names)) == len(values) == source.limits.size
     assert {"tiles.step", "persistent.backward.more_block", "products.matrix_call"} < set(source.names)
-    assert [name for name, limit in zip(source.names, source.limits, strict=True) if limit] == [
+    limits = [name for name, limit in zip(source.names, source.limits, strict=True) if limit]
+    # Those of lanes are set by hand, because the fit knows single calls only.
+    assert {name for name in source.names if name.startswith("lanes.")} < set(limits)
+    assert [name for name in limits if not name.startswith("lanes.")] == [
         "slices.most_held",
         "matrices.l2_bytes",
         "persistent.forward.free_sums",
