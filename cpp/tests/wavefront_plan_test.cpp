@@ -74,7 +74,8 @@ TEST(Wavefront, LanesFitOnTheDeviceTogether) {
     const Profile profile = large_gpu();
     for (const bool gradients : {false, true})
         for (const std::size_t layers : {2u, 3u, 4u, 8u})
-            for (const Wavefront& wavefront : wavefronts_of(plan_of(network_of(layers, 256, 16, 512, gradients), profile))) {
+            for (const Wavefront& wavefront :
+                 wavefronts_of(plan_of(network_of(layers, 256, 16, 512, gradients), profile))) {
                 std::uint64_t groups = 0;
                 for (const Wavefront::Lane& lane : wavefront.lanes)
                     for (const auto& step : lane.front())
@@ -121,7 +122,8 @@ TEST(Wavefront, PartsOfProductsCoverTheRows) {
                         EXPECT_EQ(product.whole_m, 70 * 16);
                     });
             EXPECT_EQ(rows, (std::vector<std::int64_t>{32, 32, 6}));
-            EXPECT_EQ(offsets, gradients ? (std::vector<std::int64_t>{38, 6, 0}) : (std::vector<std::int64_t>{0, 32, 64}));
+            EXPECT_EQ(offsets,
+                      gradients ? (std::vector<std::int64_t>{38, 6, 0}) : (std::vector<std::int64_t>{0, 32, 64}));
         }
     }
 }
