@@ -152,9 +152,9 @@ private:
         std::optional<Pieces::Piece> piece{};
     };
 
+    Pieces pieces_;                                        // first, because it is aligned to cache lines
     std::vector<std::vector<std::vector<Task>>> lanes_{};  // by lane and piece
-    Pieces pieces_;
-    std::vector<Taken> taken_;  // by part
+    std::vector<Taken> taken_;                             // by part
     std::uint64_t dispatches_ = 0;
 };
 
