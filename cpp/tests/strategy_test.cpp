@@ -103,13 +103,15 @@ TEST(Strategy, TakesItsParametersFromTheCallUnlessFixed) {
     }
 }
 
-// If the weights exceed the registers, a forward loop keeps their first block and loads the others in every step. A
-// backward loop then has a dispatch for each step.
+// If the weights exceed the registers, a forward loop keeps their first block and loads the others in every step. So
+// does a backward loop whose operands are rounded, with some blocks. Others have a dispatch for each step.
 TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
     Profile profile = with_matrix_units();
     profile.compute_units = 132;
-    const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients, const StrategyChoice& fixed = {}) {
+    const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients, const StrategyChoice& fixed = {},
+                               Precision precision = Precision::ieee) {
         Spec spec = small_call();
+        spec.precision = precision;
         spec.T = N;
         spec.N = N;
         spec.I = spec.H = H;
@@ -122,6 +124,9 @@ TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
     EXPECT_EQ(large.schedule, "persistent");
     EXPECT_EQ(large.parameters.at("kept_blocks"), 1u);
     EXPECT_EQ(choice_of(64, 1024, true).schedule, "matrices");
+    const StrategyChoice rounded = choice_of(64, 1024, true, {}, Precision::tf32);
+    EXPECT_EQ(rounded.schedule, "persistent");
+    EXPECT_EQ(rounded.parameters.at("kept_blocks"), 8u) << "of 16 that a subgroup multiplies";
     EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
     EXPECT_EQ(choice_of(64, 2048, false).schedule, "matrices") << "weights that exceed the cache";
     EXPECT_EQ(choice_of(64, 2048, false, {"persistent", "", {}}).parameters.at("kept_blocks"), 1u)
