@@ -65,6 +65,8 @@ void check_pack(const Target& target, std::int64_t n, std::int64_t k, std::int64
     work.n = n;
     work.k = k;
     work.batches = batches;
+    work.blocks = work.directions = 1;
+    work.head_units = n;
     run_kernel(target, kernel_for("pack", sizeof(T)), work, threads);
     std::size_t at = 0;
     for (std::int64_t batch = 0; batch < batches; ++batch)

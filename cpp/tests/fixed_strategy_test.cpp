@@ -100,7 +100,8 @@ TEST(Strategy, HasParametersThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
               "[Device] tile: unknown option; the options are schedule, gemm, column_lanes, depth_block, lanes, "
               "register_vec4s, row_lanes, rows, "
-              "slice_lanes, slice_rows, slice_steps, slice_units, teams, thread_columns, thread_rows, workgroup");
+              "slice_heads, slice_lanes, slice_rows, slice_steps, slice_units, teams, thread_columns, thread_rows, "
+              "workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
               "[Device] lanes: unknown option; the options are schedule, gemm");
 }

@@ -247,6 +247,37 @@ TEST(SpecErrors, Numbers) {
               "[lstm] descriptor.hard_sigmoid_beta: expected -3.40282e+38 to 3.40282e+38, got -1e+39");
 }
 
+TEST(SpecErrors, Heads) {
+    const auto error = [](std::size_t slot, std::int64_t heads, const Arguments& arguments) {
+        Descriptor made = kLstm;
+        made.counts[slot] = heads;
+        return message<ValueError>(made, false, arguments);
+    };
+    EXPECT_EQ(error(kHeadsSlot, 0, lstm_arguments()), "[lstm] descriptor.heads: expected 1 or more, got 0");
+    EXPECT_EQ(error(kInputHeadsSlot, -1, lstm_arguments()),
+              "[lstm] descriptor.input_heads: expected 1 or more, got -1");
+    EXPECT_EQ(error(kHeadsSlot, 3, lstm_arguments()),
+              "[lstm] descriptor.heads: expected a divisor of H = 4, got 3 (H = 4 from recurrent_weight.shape[0] / 4)");
+    EXPECT_EQ(error(kHeadsSlot, 2, lstm_arguments()),
+              "[lstm] recurrent_weight: expected shape [4H, H/2] = [16, 2], got [16, 4] (H = 4 from "
+              "recurrent_weight.shape[0] / 4)");
+}
+
+TEST(Spec, TakesTheBlocksOfWeightsWithHeads) {
+    Descriptor descriptor = kLstm;
+    descriptor.counts = {2, 4};
+    const Arguments arguments{
+        {source, tensor({5, 3, 8})}, {recurrent_weight, tensor({16, 2})}, {input_weight, tensor({16, 2})}};
+    const Spec spec = check_call(descriptor, false, arguments).spec;
+    EXPECT_EQ(spec.H, 4);
+    EXPECT_EQ(spec.head_units(), 2);
+    EXPECT_EQ(spec.input_head_units(), 1);
+    EXPECT_EQ(spec.head_features(), 2);
+    EXPECT_EQ(shape_of(spec, recurrent_weight), (TensorShape{16, 2}));
+    EXPECT_EQ(shape_of(spec, input_weight), (TensorShape{16, 2}));
+    EXPECT_EQ(shape_of(spec, bias), (TensorShape{16}));
+}
+
 TEST(SpecErrors, Dtypes) {
     const auto error = [](bool gradients, const Arguments& arguments) {
         return message<TypeError>(kLstm, gradients, arguments);

@@ -319,6 +319,24 @@ TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
     EXPECT_EQ(count("matrix_pack"), 5) << "two products share an operand";
 }
 
+// Heads need nothing of each other, so no workgroup waits for another.
+TEST(Strategy, GivesHeadsWorkgroupsOfTheirOwn) {
+    Spec spec = small_call();
+    spec.T = 100;
+    spec.H = 768;
+    for (const std::int64_t heads : {12, 48, 768}) {
+        spec.descriptor.counts[kHeadsSlot] = heads;
+        for (const bool gradients : {false, true}) {
+            spec.gradients = gradients;
+            const Plan plan = make_plan(spec, with_matrix_units(), {});
+            EXPECT_EQ(plan.choice.schedule, "slices");
+            const auto is_loop = [](const Step& step) { return std::holds_alternative<Loop>(step); };
+            const Loop& loop = std::get<Loop>(*std::ranges::find_if(plan.steps, is_loop));
+            EXPECT_EQ(loop.body.front().groups[2] * plan.choice.parameters.at("slice_heads"), heads);
+        }
+    }
+}
+
 TEST(Strategy, DoesNotFitEveryCall) {
     const Profile profile = with_matrix_units();
     const auto fits = [&](const Spec& spec) {

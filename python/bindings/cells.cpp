@@ -79,6 +79,8 @@ py::dict properties(const Cell& cell) {
             dict[name] = to_python(name_of(activation->documented_default));
         } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
             dict[name] = number->documented_default;
+        } else if (std::holds_alternative<CountProperty>(property.kind)) {
+            dict[name] = 1;
         } else {
             dict[name] = false;
         }
@@ -120,6 +122,8 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
             descriptor.activations.at(activation->slot) = chosen;
         } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
             descriptor.numbers.at(number->slot) = value.cast<double>();
+        } else if (const auto* count = std::get_if<CountProperty>(&property.kind)) {
+            descriptor.counts.at(count->slot) = value.cast<std::int64_t>();
         } else {
             descriptor.set(std::get<Flag>(property.kind), value.cast<bool>());
         }

@@ -62,6 +62,8 @@ Descriptor read_properties(const Cell& cell, const ffi::Dictionary& given) {
             descriptor.activations.at(activation->slot) = chosen;
         } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
             descriptor.numbers.at(number->slot) = attribute<double>(given, property.name);
+        } else if (const auto* count = std::get_if<CountProperty>(&property.kind)) {
+            descriptor.counts.at(count->slot) = attribute<std::int64_t>(given, property.name);
         } else {
             descriptor.set(std::get<Flag>(property.kind), attribute<bool>(given, property.name));
         }

@@ -82,8 +82,12 @@ else:
 
 
 # Options that MPSGraph's descriptors do not have.
-BEYOND_MPSGRAPH = frozenset({"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip"})
+BEYOND_MPSGRAPH = frozenset(
+    {"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip", "heads", "input_heads"}
+)
 
+
+_MOST_HEADS = 2**31 - 1
 
 _PARAGRAPHS = {
     "direction": """
@@ -100,13 +104,24 @@ _PARAGRAPHS = {
             Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
             lets a model choose. Not in MPSGraph.
         """,
+    "heads": """
+        heads : int, default 1
+            Divide the H units into this many heads. A unit reads only the states of its own head, so the recurrent
+            weight is block-diagonal and is given as its blocks, [GH, H / heads]: row ``g * H + u`` is gate g of unit u,
+            and its columns are the units of head ``u // (H / heads)``. With H heads, the weight is a diagonal, as in
+            IndRNN. Must divide H. Not in MPSGraph.
+        input_heads : int, default 1
+            Do the same with the input weight, [DGH, I / input_heads]: unit u reads part ``u * input_heads // H`` of the
+            I features. Must divide H and I. Needs an input weight. Not in MPSGraph.
+        """,
     "raises": """
         Raises
         ------
         TypeError
             If an option has a value of the wrong type.
         ValueError
-            If there is no activation of that name or number, a number is not finite, or `clip` is negative.
+            If there is no activation of that name or number, a number is not finite, `clip` is negative, or `heads` or
+            `input_heads` is less than 1.
         """,
 }
 
@@ -120,11 +135,13 @@ class _Descriptor:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            checked: bool | float | Activation
+            checked: bool | float | int | Activation
             if isinstance(field.default, bool):
                 checked = self._flag(field.name, value)
             elif isinstance(field.default, float):
                 checked = self._number(field.name, value)
+            elif field.name in ("heads", "input_heads"):
+                checked = self._count(field.name, value)
             else:
                 checked = self._activation(field.name, value)
             object.__setattr__(self, field.name, checked)
@@ -151,6 +168,13 @@ class _Descriptor:
         if name == "clip" and number < 0:
             raise ValueError(f"{self._where(name)}: expected 0 (no clipping) or a positive threshold, got {number!r}")
         return number
+
+    def _count(self, name: str, value: object) -> int:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{self._where(name)}: expected an integer, got {_shown(value)}")
+        if not 1 <= value <= _MOST_HEADS:
+            raise ValueError(f"{self._where(name)}: expected 1 to {_MOST_HEADS}, got {int(value)}")
+        return int(value)
 
     def _activation(self, name: str, value: object) -> Activation:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
@@ -187,6 +211,7 @@ class SingleGateRNNDescriptor(_Descriptor):
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
         ``clip``. Not in MPSGraph.
+    {heads}
 
     {raises}
 
@@ -202,6 +227,8 @@ class SingleGateRNNDescriptor(_Descriptor):
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
+    heads: int = 1
+    input_heads: int = 1
 
 
 @with_paragraphs(_PARAGRAPHS)
@@ -237,6 +264,7 @@ class LSTMDescriptor(_Descriptor):
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The new cell, which
         enters `activation`, is not clamped. The same as ONNX's ``clip``. Not in MPSGraph.
+    {heads}
 
     {raises}
 
@@ -261,6 +289,8 @@ class LSTMDescriptor(_Descriptor):
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
+    heads: int = 1
+    input_heads: int = 1
 
 
 @with_paragraphs(_PARAGRAPHS)
@@ -292,6 +322,7 @@ class GRUDescriptor(_Descriptor):
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
         ``clip``. Not in MPSGraph.
+    {heads}
 
     {raises}
 
@@ -313,6 +344,8 @@ class GRUDescriptor(_Descriptor):
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
+    heads: int = 1
+    input_heads: int = 1
 
 
 for _class in (SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor):

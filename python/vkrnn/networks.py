@@ -245,9 +245,7 @@ class Network:
 
     def __repr__(self) -> str:
         """Show the layers and the device."""
-        shown = " -> ".join(
-            f"{each.function.__name__} {each.arguments['recurrent_weight'].shape[-1]}" for each in self.layers
-        )
+        shown = " -> ".join(f"{each.function.__name__} {each.hidden_size}" for each in self.layers)
         options = (", batch_first" if self._batch_first else "") + (", frozen" if self._frozen else "")
         return f"<vkrnn.Network: {shown}, on {self.device.name}{options}>"
 

@@ -53,7 +53,7 @@ class Stream(_core.Stream):
         self = cls.__new__(cls)
         _core.Stream.__init__(self, device._open("[stream]"), as_tuples(layers), batch, threads)
         self._device = device
-        self._sizes = [(layer.function.__name__, layer.arguments["recurrent_weight"].shape[-1]) for layer in layers]
+        self._sizes = [(layer.function.__name__, layer.hidden_size) for layer in layers]
         if any(name in layer.arguments for layer in layers for name in STATES):
             self.state = [
                 [self._start(layer.arguments.get(name, zero), zero) for name, zero in zip(STATES, arrays, strict=False)]

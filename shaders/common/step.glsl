@@ -13,12 +13,14 @@ SPECIALIZED(kPhase, uint, phase, 0)
 SPECIALIZED(kGateOrder, uint, gate_order, 0x3210)
 SPECIALIZED(kKeep, uint, keep, 0)
 SPECIALIZED(kHasLengths, uint, has_lengths, 0)
+SPECIALIZED(kHasParts, uint, has_parts, 0)
+SPECIALIZED(kHasHeads, uint, has_heads, 0)
 
 PARAMETERS(Params, StepParams)
 READONLY_REFERENCE(Integer, int, value, 4)
 PUSH_CONSTANTS(StepPush, push)
 
-// Unit j of batch row n at step k.
+// Unit j of batch row n at step k, of a direction or of a part (see step_abi.h): functions take either as `direction`.
 struct Element {
     uint direction, n, j;
     int k;
@@ -46,6 +48,11 @@ INLINE bool is_hoisted(uint view) {
 }
 #endif
 
+// Returns the first unit of a unit's head.
+INLINE uint first_of_head(Params p, uint j) {
+    return has_heads != 0 ? j / params_of(p).head_units * params_of(p).head_units : 0;
+}
+
 // Returns the number of steps of a batch row.
 INLINE int length_of(Params p, uint n) {
     int steps = int(params_of(p).T);
@@ -62,10 +69,16 @@ INLINE int length_of(Params p, uint n) {
 // Returns true if a step is past the end of a batch row.
 INLINE bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
+// Return the direction of a part, and the distance between steps there. They are macros because functions would nest
+// calls more deeply: see activate_gate.
+#define direction_of(p, part) (has_parts != 0 ? (part) / params_of(p).parts : (part))
+#define step_stride(p, view, part) params_of(p).strides[view].step[direction_of(p, part)]
+
 INLINE Address time_address(Params p, uint view, uint direction, int step, uint n) {
-    return tensor_element(view, params_of(p).at[2 * view + direction],
-                          step * params_of(p).strides[view].step[direction] +
-                               Stride(n) * params_of(p).strides[view].row);
+    Stride first = step * step_stride(p, view, direction) + Stride(n) * params_of(p).strides[view].row;
+    if (has_parts != 0)
+        first += Stride(direction % params_of(p).parts) * params_of(p).H * params_of(p).strides[view].unit;
+    return tensor_element(view, params_of(p).at[2 * view + direction_of(p, direction)], first);
 }
 
 // Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
@@ -75,9 +88,18 @@ INLINE Address row_address(Params p, uint view, uint direction, int step, uint n
     if (has_lengths != 0) {
         int end = max(length_of(p, n), 1);
         step = min(step, end - 1);
-        if (params_of(p).strides[view].step[direction] < 0) step += int(params_of(p).T) - end;
+        if (step_stride(p, view, direction) < 0) step += int(params_of(p).T) - end;
     }
     return time_address(p, view, direction, step, n);
+}
+// Return the addresses of the weights that a strategy has packed, and of a view of its own, for a direction or part.
+INLINE Address weights_address(Params p, uint part) {
+    if (has_parts == 0) return params_of(p).weights[part];
+    return element(params_of(p).weights[0], Stride(part) * params_of(p).weights_part);
+}
+INLINE Address own_address(Params p, uint view, uint part) {
+    if (has_parts == 0) return params_of(p).at[2 * view + part];
+    return element(params_of(p).at[2 * view], Stride(part) * params_of(p).strides[view].part);
 }
 INLINE Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return tensor_element(view, row,
@@ -87,7 +109,7 @@ INLINE Address unit_address(Params p, uint view, Address row, uint slot, uint j)
 // Return the distance in bytes between steps, and between slots. Strategies that use these refuse calls for which 32
 // bits are too few.
 INLINE int step_bytes(Params p, uint view, uint direction) {
-    return int(params_of(p).strides[view].step[direction]) * int(tensor_bytes(view));
+    return int(step_stride(p, view, direction)) * int(tensor_bytes(view));
 }
 INLINE uint slot_bytes(Params p, uint view) { return params_of(p).strides[view].slot * tensor_bytes(view); }
 
@@ -113,7 +135,7 @@ INLINE void store_view(Params p, uint view, uint direction, int step, uint n, ui
 }
 // Stores zero for a step past the end of batch row n. In both directions, such a step stands for time step `step`.
 INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    int at = params_of(p).strides[view].step[direction] < 0 ? int(params_of(p).T) - 1 - step : step;
+    int at = step_stride(p, view, direction) < 0 ? int(params_of(p).T) - 1 - step : step;
     store_tensor(view, unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
 }
 // The mask's functions are macros because functions would nest calls more deeply: see activate_gate.

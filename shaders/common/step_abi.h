@@ -9,6 +9,9 @@ namespace vkrnn::abi {
 
 // A view describes where a tensor's elements are. Element (direction d, step k, batch row n, slot, unit j) is at
 //   at[d] + bytes * (k * step[d] + n * row + slot * slot_stride + j * unit)
+// With heads, a strategy may divide the units of a direction into parts of some heads each, which need nothing of each
+// other (kHasParts). Kernels then compute a part as if it were a direction: unit j of a part is the direction's unit
+// part * H + j, and parts are numbered direction by direction.
 // A slot is a gate's position in the descriptor's order, or the index of a learned vector or of a cell state. A stride
 // of 0 broadcasts. An absent tensor is a view of zeros or ones. A reversed direction has a negative step.
 // With lengths, a reversed row starts at its own last time step. Its steps from its length on then stand for the time
@@ -16,7 +19,7 @@ namespace vkrnn::abi {
 struct Strides {
     Stride step[2];
     uint row, slot, unit;
-    uint padding;
+    uint part;   // of a strategy's own view: from one part to the next
 };
 
 const uint kProjected = 0u;        // forward: x W^T, or the source if there is no W
@@ -55,7 +58,10 @@ struct StepParams {
     Address weights[2];                // recurrent weights by direction; rows of `depth` contiguous elements
     Address lengths;                   // N 32-bit integers, the length of each batch row; read if kHasLengths is 1
     Strides strides[kViews];
-    uint T, N, H;
+    Stride weights_part;               // elements from one part to the next of the weights
+    uint T, N, H;                      // H: units of a direction, or of a part
+    uint parts;                        // parts of a direction
+    uint head_units;                   // units of a head
     uint depth;                        // elements used of each row of the weights; for matrices, k blocks
     uint weights_row;                  // elements from one row to the next of the weights, or from one tile to the next
     uint first_depth;                  // tiles and matrices: the operand's k, or k block, that the weights begin at
@@ -90,7 +96,9 @@ const uint kClip = 26u;
 const uint kClipSlack = 28u;           // see gate_derivative
 const uint kDeviceExp = 30u;           // 1: activations use the device's exp2
 const uint kHasUpstreamCell = 31u;     // backward, 1: kUpstreamCell is given
-const uint kStepConstants = 32u;
+const uint kHasParts = 32u;            // 1: workgroups compute parts of a direction's units
+const uint kHasHeads = 33u;            // 1: the H units of a direction or part belong to several heads
+const uint kStepConstants = 34u;
 const uint kMaxRows = 16u;             // largest value of kRows if invocations share dot products
 
 #ifdef __cplusplus

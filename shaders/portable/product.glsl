@@ -4,6 +4,7 @@
 //               weights are coalesced.
 //   lanes == 1  Every invocation has its own unit. The subgroup loads the operand together and broadcasts it. For CPU
 //               devices: a load from a different address in each invocation becomes one load per invocation there.
+//               With heads, units read different parts of the operand, so each invocation loads its own.
 // All loops except the one over the operand are unrolled, because some drivers end loops after a certain total number
 // of iterations.
 #ifndef VKRNN_PRODUCT_GLSL
@@ -26,12 +27,22 @@ INLINE Position position(uint units, uint batch) {
     return Position(gl_WorkGroupID.z, group % blocks * block + local / lanes, group / blocks * rows, local % lanes);
 }
 
-// Loads four elements of a row of `depth` elements, with zeros past its end.
-INLINE Real4 load_vec4(const uint tensor, Address row, uint first, uint depth) {
-    if (vector_loads != 0) return load4_tensor(tensor, row, first);
+// Returns where number k of a dot product is in a row with the units of all heads, slot by slot.
+INLINE uint among_heads(Params p, uint head, uint k) {
+    uint units = params_of(p).head_units;
+    return has_heads != 0 ? k / units * params_of(p).H + head + k % units : k;
+}
+
+// Loads numbers k to k + 3 of a dot product from a row, with zeros past its end. `head`: the first unit of the head if
+// the row has the units of all heads.
+INLINE Real4 load_vec4(Params p, const uint tensor, Address row, uint k, const bool has_all, uint head) {
+    uint depth = params_of(p).depth;
+    if (vector_loads != 0) return load4_tensor(tensor, row, has_all ? among_heads(p, head, k) : k);
     Real4 run;
-    UNROLL for (uint i = 0; i < 4; ++i)
-        run[i] = first + i < depth ? load_tensor(tensor, row, min(first + i, depth - 1)) : 0.0f;
+    UNROLL for (uint i = 0; i < 4; ++i) {
+        uint at = min(k + i, depth - 1);
+        run[i] = k + i < depth ? load_tensor(tensor, row, has_all ? among_heads(p, head, at) : at) : 0.0f;
+    }
     return run;
 }
 
@@ -43,16 +54,22 @@ struct Operand {
     int mask_step;
 };
 
-INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
+INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint k, uint head) {
     Address row = row_address(p, operand.view, direction, operand.step, n);
-    Real4 run = load_vec4(operand.view, row, first, params_of(p).depth);
+    Real4 run = load_vec4(p, operand.view, row, k, true, head);
     if (operand.masked)
         UNROLL for (uint i = 0; i < 4; ++i)
-            run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, params_of(p).depth - 1));
+            run[i] *= load_mask(p, direction, operand.mask_step, n,
+                                among_heads(p, head, min(k + i, params_of(p).depth - 1)));
     return run;
 }
 
-CONSTANT bool broadcast = lanes == 1 && rows > 1;
+CONSTANT bool broadcast = lanes == 1 && rows > 1 && has_heads == 0;
+#ifdef BACKWARD
+CONSTANT bool weights_of_all = true;    // whether a row of the weights has the units of all heads
+#else
+CONSTANT bool weights_of_all = false;
+#endif
 CONSTANT uint kSumBlock = 16;   // vec4s summed before they are added to the total, which keeps the rounding error small
 
 // Computes sums[r][g], the dot product of operand row (at.row + r) and the weights row at element offset
@@ -60,7 +77,7 @@ CONSTANT uint kSumBlock = 16;   // vec4s summed before they are added to the tot
 INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS],
                     out Real sums[rows][PRODUCTS]) {
     uint vec4s = (params_of(p).depth + 3) / 4;
-    uint last_row = params_of(p).N - 1;
+    uint last_row = params_of(p).N - 1, head = first_of_head(p, min(at.unit, params_of(p).H - 1));
     UNROLL for (uint r = 0; r < rows; ++r)
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0f;
     for (uint block = 0; block < vec4s; block += kSumBlock * lanes) {
@@ -71,17 +88,18 @@ INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[P
         for (uint index = block + at.lane; index < end; index += lanes) {
             Real4 w[PRODUCTS];
             UNROLL for (uint g = first_product; g < end_product; ++g)
-                w[g] = load_vec4(kStoredWeights,
+                w[g] = load_vec4(p, kStoredWeights,
                                  tensor_element(kStoredWeights, params_of(p).weights[at.direction], weight_rows[g]),
-                                 index * 4, params_of(p).depth);
+                                 index * 4, weights_of_all, head);
             Real4 shared_run;
             if (broadcast) {
                 uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);
-                shared_run = load_operand(p, operand, at.direction, mine, index * 4);
+                shared_run = load_operand(p, operand, at.direction, mine, index * 4, head);
             }
             UNROLL for (uint r = 0; r < rows; ++r) {
-                Real4 run = broadcast ? subgroupBroadcast(shared_run, r)
-                                     : load_operand(p, operand, at.direction, min(at.row + r, last_row), index * 4);
+                Real4 run = broadcast
+                                ? subgroupBroadcast(shared_run, r)
+                                : load_operand(p, operand, at.direction, min(at.row + r, last_row), index * 4, head);
                 UNROLL for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
             }
         }

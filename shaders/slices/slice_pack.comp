@@ -14,9 +14,13 @@ void main() {
     uint k = (run * p.lanes + invocation % p.lanes) * 4 + at % 4;
     uint unit = invocation / p.lanes * p.units + index / p.products % p.units;
     uint slot = p.gate_order >> (4 * (index % p.products)) & 15;
+    uint part = gl_WorkGroupID.z, head = unit / p.head_units;
     Real value = 0.0f;
     if (unit < p.H && k < p.depth)
         value = load_tensor(0, p.in_,
-                            gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
-    store(p.out_, Stride(gl_WorkGroupID.z) * count + at, value);
+                            part / p.parts * p.in_direction +
+                                (part % p.parts * (p.H / p.head_units) + head) * p.in_head +
+                                k / p.head_units * p.in_k_slot + k % p.head_units * p.in_k +
+                                (unit - head * p.head_units) * p.in_unit + slot * p.in_slot);
+    store(p.out_, Stride(part) * count + at, value);
 }

@@ -1,4 +1,4 @@
-// A slice consists of some batch rows of one direction. One workgroup runs all of a slice's steps, so that workgroups
+// A slice consists of some batch rows of one direction or part (see step_abi.h). One workgroup runs all of a slice's steps, so that workgroups
 // never wait for each other. The operand of a step's products is in shared memory, in two sides: a step reads one and
 // fills the other for the next step, so that one barrier per step is enough. The weights never change. An invocation
 // therefore loads as many as possible of its weights only once: the first into registers, further ones into shared
@@ -15,9 +15,10 @@ SPECIALIZED(kSliceRuns, uint, slice_runs, 1)
 SPECIALIZED(kRegisterVec4s, uint, register_vec4s, 0)
 SPECIALIZED(kSharedVec4s, uint, shared_vec4s, 0)
 SPECIALIZED(kSliceInvocations, uint, invocations, 1)
+SPECIALIZED(kSliceHeads, uint, slice_heads, 1)
 
 CONSTANT uint row_vec4s = slice_runs * slice_lanes;      // of one row of the operand
-CONSTANT uint side_vec4s = slice_rows * row_vec4s;
+CONSTANT uint side_vec4s = slice_heads * slice_rows * row_vec4s;
 // slice_lanes lanes split the dot products of slice_units units. They also share the cells of these units in all rows:
 // shared_cells cells. Either each lane has several cells, or the first lanes have one each.
 CONSTANT uint shared_cells = slice_rows * slice_units;
@@ -41,21 +42,27 @@ Real sums[cells][PRODUCTS];       // results of the last product
 // The position of an invocation. Invocations that share units are consecutive within a subgroup.
 struct Place {
     uint invocation, lane;
-    uint direction, first_row;   // of the slice
+    uint direction, first_row;   // of the slice; `direction` may be a part
     uint first_unit;             // of the units that the lanes share
+    uint head, head_units;       // the head of these units, and how many units a head has
     uint own_cell;               // index of the invocation's first cell among the shared cells
     bool owns;                   // whether the invocation has a cell at all
 };
 
-// Workgroups: x and y count slices; z is the direction.
-INLINE Place this_place() {
+// Workgroups: x and y count slices; z is the direction or part.
+INLINE Place this_place(Params p) {
     uint invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint lane = invocation % slice_lanes;
     uint own_cell = 0;
     UNROLL for (uint level = 0; level < kMostLevels; ++level)
         if ((lane & 1 << level) != 0) own_cell += shared_cells >> (level + 1);
-    return Place(invocation, lane, gl_WorkGroupID.z, linear_group() * slice_rows,
-                 invocation / slice_lanes * slice_units, own_cell, lane < shared_cells);
+    uint first_unit = invocation / slice_lanes * slice_units, head = 0, head_units = params_of(p).H;
+    if (has_heads != 0) {
+        head_units = params_of(p).head_units;
+        head = min(first_unit / head_units, slice_heads - 1);
+    }
+    return Place(invocation, lane, gl_WorkGroupID.z, linear_group() * slice_rows, first_unit, head, head_units, own_cell,
+                 lane < shared_cells);
 }
 
 // Return the row within the slice, and the unit, of an invocation's cell.
@@ -80,7 +87,7 @@ INLINE void locate_cell(Params p, Place place, const uint cell) {
 INLINE Address cell_address(Params p, uint view, Element e, int step, int end) {
     end = max(end, 1);
     step = min(step, end - 1);
-    if (has_lengths != 0 && params_of(p).strides[view].step[e.direction] < 0) step += int(params_of(p).T) - end;
+    if (has_lengths != 0 && step_stride(p, view, e.direction) < 0) step += int(params_of(p).T) - end;
     return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);
 }
 
@@ -94,7 +101,7 @@ INLINE Address state_at(Address at, uint state, uint bytes) { return at + Addres
 
 // Returns the address of an invocation's first weights. Its others are at constant offsets from there.
 INLINE Address own_weights(Params p, Place place) {
-    return element(params_of(p).weights[place.direction], place.invocation * 4);
+    return element(weights_address(p, place.direction), place.invocation * 4);
 }
 
 // Prepares the first step: loads the weights that stay, and fills the operand with zeros.
@@ -109,8 +116,10 @@ INLINE void start_slice(Params p, Place place) {
     barrier();
 }
 
-INLINE void set_operand(const uint side, Place place, const uint cell, uint k, Real value) {
-    sides[side * side_vec4s + row_of(place, cell) * row_vec4s + k / 4][k % 4] = value;
+// Sets what unit j of a slot adds to the operand of its head.
+INLINE void set_operand(const uint side, Place place, const uint cell, uint slot, uint j, Real value) {
+    uint k = (slot - place.head) * place.head_units + j;
+    sides[side * side_vec4s + (place.head * slice_rows + row_of(place, cell)) * row_vec4s + k / 4][k % 4] = value;
 }
 
 // Multiplies one side of the operand by the weights. The results are in `sums`, for the invocation's cells.
@@ -122,7 +131,8 @@ INLINE void multiply(Params p, Place place, const uint side) {
     UNROLL for (uint run = 0; run < slice_runs; ++run) {
         Real4 operand[slice_rows], weight[slice_units][PRODUCTS];
         UNROLL for (uint r = 0; r < slice_rows; ++r)
-            operand[r] = sides[side * side_vec4s + r * row_vec4s + run * slice_lanes + place.lane];
+            operand[r] = sides[side * side_vec4s + (place.head * slice_rows + r) * row_vec4s + run * slice_lanes +
+                               place.lane];
         UNROLL for (uint u = 0; u < slice_units; ++u)
             UNROLL for (uint g = 0; g < PRODUCTS; ++g) {
                 uint index = (run * slice_units + u) * PRODUCTS + g;

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import ACTIVATIONS, DESCRIPTORS, FLAGS, NUMBERS
+from cases import ACTIVATIONS, DESCRIPTORS, FLAGS, HEADS, NUMBERS
 from vkrnn.descriptors import Activation, LSTMDescriptor, SingleGateRNNDescriptor
 
 # The case table's names, in the order of the signature.
@@ -20,11 +20,13 @@ DEFAULTS: dict[type[Any], dict[str, Any]] = {
     kind: dict.fromkeys(("reverse", "bidirectional", "training", *OUTPUTS.get(cell, ()), *FLAGS[cell]), False)
     | {name: Activation(function) for name, function in ACTIVATIONS[cell].items()}
     | NUMBERS
+    | dict.fromkeys(HEADS.values(), 1)
     for cell, kind in DESCRIPTORS.items()
 }
 PROPERTIES = [(kind, name) for kind, defaults in DEFAULTS.items() for name in defaults]
 SWITCHES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], bool)]
 VALUES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], float)]
+COUNTS = [(kind, name) for kind, name in PROPERTIES if type(DEFAULTS[kind][name]) is int]
 FUNCTIONS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], Activation)]
 
 
@@ -102,6 +104,21 @@ def test_numbers_become_floats(kind: type[Any], name: str) -> None:
         assert str(refused.value) == f"[{kind.__name__}] {name}: expected a finite number, got {float(unbounded)!r}"
 
 
+@pytest.mark.parametrize(("kind", "name"), COUNTS)
+def test_counts_are_integers_from_1_on(kind: type[Any], name: str) -> None:
+    for value in (2, np.int64(2), np.uint8(2)):
+        assert type(getattr(kind(**{name: value}), name)) is int
+        assert kind(**{name: value}) == kind(**{name: 2})
+    for wrong, shown in ((True, "True (bool)"), (2.0, "2.0 (float)"), ("2", "'2' (str)"), (None, "None (NoneType)")):
+        with pytest.raises(TypeError) as caught:
+            kind(**{name: wrong})
+        assert str(caught.value) == f"[{kind.__name__}] {name}: expected an integer, got {shown}"
+    for number in (0, -1, 2**31, 2**70):
+        with pytest.raises(ValueError, match="expected 1 to") as refused:
+            kind(**{name: number})
+        assert str(refused.value) == f"[{kind.__name__}] {name}: expected 1 to 2147483647, got {number}"
+
+
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_a_negative_clip_is_refused(kind: type[Any]) -> None:
     with pytest.raises(ValueError, match="clip") as caught:
@@ -114,7 +131,8 @@ def test_a_negative_clip_is_refused(kind: type[Any]) -> None:
 @pytest.mark.parametrize(("kind", "name"), PROPERTIES)
 def test_every_property_counts_in_equality_hash_and_repr(kind: type[Any], name: str) -> None:
     default = DEFAULTS[kind][name]
-    changed = kind(**{name: Activation.NONE if (kind, name) in FUNCTIONS else 0.75 if (kind, name) in VALUES else True})
+    others: dict[type[Any], Any] = {Activation: Activation.NONE, float: 0.75, int: 2, bool: True}
+    changed = kind(**{name: others[type(default)]})
     assert changed == replace(kind(), **{name: getattr(changed, name)})
     assert changed != kind()
     assert len({changed, kind(), kind(**{name: default})}) == 2

@@ -231,6 +231,50 @@ SIZES = [
         f"[gru] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [1, 5, 3, 4] ({T_N}, {H_GRU})",
     ),
 ]
+HEADS = [
+    Bad(
+        "lstm",
+        {"descriptor": LSTMDescriptor(heads=3)},
+        ValueError,
+        f"[lstm] descriptor.heads: expected a divisor of H = 4, got 3 ({H_LSTM})",
+    ),
+    Bad(
+        "gru_gradients",
+        {"descriptor": GRUDescriptor(heads=2)},
+        ValueError,
+        f"[gru_gradients] recurrent_weight: expected shape [3H, H/2] = [12, 2], got [12, 4] ({H_GRU})",
+    ),
+    Bad(
+        "gru",
+        {"descriptor": GRUDescriptor(heads=2), "recurrent_weight": (2, 12)},
+        ValueError,
+        "[gru] recurrent_weight: expected shape [3H, H/2] = [12, 2], got [2, 12] (it looks transposed)",
+    ),
+    Bad(
+        "lstm",
+        {"descriptor": LSTMDescriptor(input_heads=3)},
+        ValueError,
+        f"[lstm] descriptor.input_heads: expected a divisor of H = 4, got 3 ({H_LSTM})",
+    ),
+    Bad(
+        "lstm_gradients",
+        {"descriptor": LSTMDescriptor(input_heads=2)},
+        ValueError,
+        "[lstm_gradients] descriptor.input_heads: expected a divisor of I = 7, got 2 (I = 7 from source.shape[2])",
+    ),
+    Bad(
+        "gru",
+        {"descriptor": GRUDescriptor(input_heads=4), "source": (5, 3, 8), "input_weight": (12, 8)},
+        ValueError,
+        f"[gru] input_weight: expected shape [3H, I/4] = [12, 2], got [12, 8] (I = 8 from source.shape[2], {H_GRU})",
+    ),
+    Bad(
+        "gru",
+        {"descriptor": GRUDescriptor(input_heads=2), "source": (5, 3, 12), "input_weight": None},
+        ValueError,
+        "[gru] descriptor.input_heads: expected 1 without input_weight, got 2",
+    ),
+]
 DIRECTIONS = [
     Bad(
         "lstm",
@@ -286,7 +330,7 @@ UNKNOWN = [
     Bad("gru", {"peephole": (16,)}, TypeError, "gru() got an unexpected keyword argument 'peephole'"),
     Bad("lstm", {"secondary_bias": (4,)}, TypeError, "lstm() got an unexpected keyword argument 'secondary_bias'"),
 ]
-TABLE = [*TYPES, *DTYPES, *ZERO_SIZES, *SIZES, *DIRECTIONS, *TRAINING_STATES, *UNKNOWN]
+TABLE = [*TYPES, *DTYPES, *ZERO_SIZES, *SIZES, *HEADS, *DIRECTIONS, *TRAINING_STATES, *UNKNOWN]
 
 
 @pytest.fixture(scope="module", name="closed")

@@ -42,8 +42,10 @@ inline TensorShape shape_of(const Problem& problem, Argument argument) {
         switch (axis) {
             case Axis::T: shape.push_back(T); break;
             case Axis::N: shape.push_back(N); break;
-            case Axis::I: shape.push_back(I); break;
-            case Axis::H: shape.push_back(H); break;
+            case Axis::I:
+            case Axis::head_features: shape.push_back(I); break;
+            case Axis::H:
+            case Axis::head_units: shape.push_back(H); break;
             case Axis::DH: shape.push_back(problem.D() * H); break;
             case Axis::GH: shape.push_back(problem.G() * H); break;
             case Axis::CH: shape.push_back(problem.C() * H); break;

@@ -16,7 +16,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import ACTIVATIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import (
+    ACTIVATIONS,
+    FLAGS,
+    GATES,
+    NAMES,
+    OPTIONAL,
+    UPSTREAM,
+    Case,
+    blocks_of,
+    dense,
+    gradient_inputs,
+    inputs,
+    without_heads,
+)
 from comparison import assert_close
 from tolerances import FLOAT32
 
@@ -257,6 +270,24 @@ def test_a_mask_broadcasts_as_in_numpy(case: Case, ones: set[int], dropped: int)
     assert_close(got, wanted)
     # A broadcast view is not contiguous, so it is copied.
     assert_close(run(case, {**arrays, "mask": written_out}, upstream), wanted, 0.0)
+
+
+@given(calls(), st.integers(1, 4), st.integers(1, 4))
+@quick
+def test_heads_are_blocks_of_dense_weights(case: Case, heads: int, input_heads: int) -> None:
+    """A call with heads is the call with zeros outside of the blocks, and its gradients are the blocks' gradients."""
+    D = case.D
+    if "input_weight" in case.present:
+        sizes = {"H": case.H * heads * input_heads, "I": case.I * input_heads}
+        options = {"heads": heads, "input_heads": input_heads}
+    else:
+        sizes = {"H": case.H * heads, "I": D * case.G * case.H * heads}
+        options = {"heads": heads}
+    case = replace(case, options={**case.options, **options}, **sizes)
+    arrays, upstream = numbers(case)
+    wanted = run(without_heads(case), dense(case, arrays), upstream)
+    of_weights = blocks_of(case, {plain(name): array for name, array in wanted.items() if name.startswith("d ")})
+    assert_close(run(case, arrays, upstream), wanted | {f"d {name}": array for name, array in of_weights.items()})
 
 
 @given(calls())

@@ -10,7 +10,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,6 +59,8 @@ ACTIVATIONS = {
 }
 # The numeric properties of every descriptor, each with its default.
 NUMBERS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5, "clip": 0.0}
+# The numbers of blocks on the weights' diagonals, by weight.
+HEADS = {"recurrent_weight": "heads", "input_weight": "input_heads"}
 NAMES = tuple(member.name.lower() for member in Activation)
 _SHORT = {
     "input_weight": "W",
@@ -118,6 +120,10 @@ class Case:
         """Directions."""
         return 2 if self.options.get("bidirectional") else 1
 
+    def heads(self, weight: str) -> int:
+        """Return how many blocks a weight has."""
+        return int(self.options.get(HEADS[weight], 1))
+
     @property
     def is_smooth(self) -> bool:
         """Whether every gate and activation is smooth."""
@@ -156,8 +162,8 @@ class Case:
         state = (1, N, D * H) if self.lenient else (N, D * H)
         return {
             "source": (T, N, I),
-            "recurrent_weight": (2, G * H, H) if D == 2 else (G * H, H),
-            "input_weight": (D * G * H, I),
+            "recurrent_weight": (*[2] * (D - 1), G * H, H // self.heads("recurrent_weight")),
+            "input_weight": (D * G * H, I // self.heads("input_weight")),
             "bias": (D * G * H,),
             "secondary_bias": (D * H,),
             "peephole": (2, G * H) if D == 2 and not self.lenient else (D * G * H,),
@@ -186,7 +192,7 @@ class Case:
         if name == "mask":
             drawn = rng.integers(0, 2, shape) * 2.0 if self.values == "dropout" else 1.5 - np.abs(away_from_zero)
             return np.asarray(drawn, np.float32)
-        fan_in = {"recurrent_weight": self.H, "input_weight": self.I}.get(name, 1)
+        fan_in = shape[-1] if name in HEADS else 1
         scale = 1 / math.sqrt(fan_in)
         if self.values == "saturated" and name in ("source", "bias"):
             scale *= 12
@@ -206,6 +212,36 @@ def inputs(case: Case) -> dict[str, Floats]:
     """Return the float32 arrays that the forward function and its gradients take, by name."""
     names = ["source", "recurrent_weight", *(name for name in OPTIONAL[case.cell] if name in case.present)]
     return {name: case._draw(name) for name in names}
+
+
+def without_heads(case: Case) -> Case:
+    """Return the case whose weights are dense."""
+    options = {name: value for name, value in case.options.items() if name not in HEADS.values()}
+    return replace(case, options=options)
+
+
+def dense(case: Case, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays with dense weights in place of those with heads: zeros outside of their blocks."""
+    found = dict(arrays)
+    for name in HEADS.keys() & arrays.keys():
+        heads, columns = case.heads(name), arrays[name].shape[-1]
+        blocks = arrays[name].reshape(-1, heads, case.H // heads, columns)
+        full = np.zeros((*blocks.shape[:3], heads, columns), blocks.dtype)
+        for head in range(heads):
+            full[:, head, :, head] = blocks[:, head]
+        found[name] = full.reshape(without_heads(case).shape(name))
+    return found
+
+
+def blocks_of(case: Case, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays, gradients of a dense call, with the blocks of the heads in place of dense weights."""
+    found = dict(arrays)
+    for name in HEADS.keys() & arrays.keys():
+        heads, columns = case.heads(name), case.shape(name)[-1]
+        full = arrays[name].reshape(-1, heads, case.H // heads, heads, columns)
+        blocks = np.stack([full[:, head, :, head] for head in range(heads)], axis=1)
+        found[name] = blocks.reshape(case.shape(name))
+    return found
 
 
 def lengths_of(case: Case) -> NDArray[np.int64]:
@@ -423,10 +459,28 @@ def _mixed(cell: str) -> Iterator[Case]:
         yield _case(cell, (T, N, I, H), options, present=present, seed=seed)
 
 
+def _heads(cell: str) -> Iterator[Case]:
+    """Yield weights in blocks: heads and input heads alone and together, of one unit, of several vectors, and mixed."""
+    everything = _all(cell)
+    resets: tuple[dict[str, bool], ...] = ({}, {"reset_after": True}) if cell == "gru" else ({},)
+    directions = itertools.cycle(DIRECTIONS)
+    for reset in resets:
+        for direction in DIRECTIONS:
+            yield _case(cell, (5, 3, 4, 6), direction | reset | {"heads": 3, "input_heads": 2})
+        options = next(directions) | reset
+        yield _case(cell, (4, 5, 3, 8), options | {"heads": 2}, present=everything - {"input_weight", "mask"})
+        yield _case(cell, (4, 2, 8, 4), options | {"input_heads": 4}, present=frozenset(["input_weight"]))
+        yield _case(cell, (6, 3, 5, 7), next(directions) | reset | {"heads": 7})
+        yield _case(cell, (3, 5, 6, 60), next(directions) | reset | {"heads": 20, "input_heads": 6})
+        yield _case(cell, (3, 4, 64, 64), next(directions) | reset | {"heads": 4, "input_heads": 8})
+        wide = {"heads": 3, "input_heads": 3}
+        yield _case(cell, (9, 7, 9, 111), next(directions) | reset | wide, tags=frozenset(["wide"]))
+
+
 CASES: tuple[Case, ...] = tuple(
     case
     for cell in GATES
-    for block in (_arguments, _functions, _flags, _shapes, _numbers, _gates, _mixed, _cells)
+    for block in (_arguments, _functions, _flags, _shapes, _numbers, _gates, _mixed, _cells, _heads)
     for case in block(cell)
 )
 assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

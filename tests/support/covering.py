@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -83,7 +84,8 @@ def covering_cases() -> list[Case]:
 def _variants(cell: str) -> list[dict[str, Any]]:
     """Return the constants of the kernels. The rotation shifts the list of activations along the gates."""
     flags = dict.fromkeys((*FLAGS[cell], *(["each_cell"] if cell == "lstm" else [])), (False, True))
-    rows = covering_array({"sizes": SIZES, "mask": (True, False), "numbers": NUMBERS, **flags})
+    heads = (False, True)
+    rows = covering_array({"sizes": SIZES, "mask": (True, False), "numbers": NUMBERS, "heads": heads, **flags})
     assert len(rows) >= len(NAMES), "too few variants for each activation at each gate"
     return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
 
@@ -103,6 +105,10 @@ def _case(cell: str, variant: Mapping[str, Any], rest: Mapping[str, Any]) -> Cas
     D = 2 if options.get("bidirectional") else 1
     if "input_weight" not in present:
         I = D * GATES[cell] * H
+    if variant["heads"] and H % 2 == 0:
+        options["heads"] = 2
+        if "input_weight" in present:
+            options["input_heads"] = math.gcd(H, I)
     mask_shape = (1, N, D * H) if variant["mask"] and not rest["mask_has_steps"] else None
     each_cell = variant.get("each_cell", False)
     return Case(cell, T, N, I, H, options, frozenset(present), mask_shape, each_cell=each_cell)

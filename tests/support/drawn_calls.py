@@ -20,6 +20,7 @@ from cases import (
     DESCRIPTORS,
     FLAGS,
     GATES,
+    HEADS,
     NAMES,
     NUMBERS,
     OPTIONAL,
@@ -92,6 +93,9 @@ def draw_options(rng: Generator) -> Options:
         options |= {name: True for name in names if rng.random() < 0.4}
     names = [*OPTIONAL[cell], *UPSTREAM[cell]]
     present = frozenset(name for name in names if rng.random() < 0.6)
+    options |= {name: 1 for name in HEADS.values() if rng.random() < 0.2}  # draw_case draws the number
+    if "input_weight" not in present:
+        options.pop("input_heads", None)
     dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
     return Options(cell, options, present, dtype, has_lengths=bool(rng.random() < 0.3), gradients=gradients)
 
@@ -102,15 +106,20 @@ def draw_case(rng: Generator, of: Options) -> Case:
     T, N, H, features = (int(rng.integers(1, largest + 1)) for _ in range(4))
     T = min(T, 16)
     directions = 2 if of.of_descriptor.get("bidirectional") else 1
+    options = dict(of.of_descriptor)
+    for weight, name in HEADS.items():
+        if name in options:  # the number itself follows from the sizes
+            H *= int(rng.integers(1, 4))
+            features *= int(rng.integers(1, 4))
+            sizes = [H] if weight == "recurrent_weight" else [H, features]
+            options[name] = int(rng.choice([n for n in range(1, H + 1) if all(size % n == 0 for size in sizes)]))
     if "input_weight" not in of.present:
         features = directions * GATES[of.cell] * H
     mask_shape = None
     if "mask" in of.present and rng.random() < 0.5:
         mask_shape = tuple(size if rng.random() < 0.6 else 1 for size in (T, N, directions * H))
     seed, lenient, each_cell = int(rng.integers(1, 1 << 30)), bool(rng.random() < 0.1), bool(rng.random() < 0.3)
-    return Case(
-        of.cell, T, N, features, H, of.of_descriptor, of.present, mask_shape, seed, lenient=lenient, each_cell=each_cell
-    )
+    return Case(of.cell, T, N, features, H, options, of.present, mask_shape, seed, lenient=lenient, each_cell=each_cell)
 
 
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
@@ -211,8 +220,8 @@ def _the_descriptor_is_another(rng: Generator, call: Drawn) -> None:
         call.descriptor, call.options = classes[rng.integers(3)], {}
         return
     properties = ["activation", "reverse", "bidirectional", "training", "forget_gate_last", "reset_after", "nonsense"]
-    values = [garbage(rng), str(rng.choice(NAMES)), bool(rng.integers(2))]
-    call.options[str(rng.choice(properties))] = values[rng.integers(3)]
+    values = [garbage(rng), str(rng.choice(NAMES)), bool(rng.integers(2)), int(rng.integers(5))]
+    call.options[str(rng.choice([*properties, *HEADS.values()]))] = values[rng.integers(4)]
 
 
 def _lengths_are_wrong(rng: Generator, call: Drawn) -> None:
@@ -242,7 +251,7 @@ def draw(rng: Generator, of: Options) -> Drawn:
         above = gradient_inputs(case, getattr(vkrnn, function)(**arrays, **lengths, descriptor=training))
         arrays |= {name: array.astype(of.dtype, copy=False) for name, array in above.items()}
         function += "_gradients"
-    call = Drawn(function, lay_out(rng, arrays) | lengths, DESCRIPTORS[case.cell], dict(of.of_descriptor))
+    call = Drawn(function, lay_out(rng, arrays) | lengths, DESCRIPTORS[case.cell], dict(case.options))
     if rng.random() < 0.5:
         spoil = SPOIL[rng.integers(len(SPOIL))]
         spoil(rng, call)

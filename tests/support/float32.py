@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cases import ACTIVATIONS, NUMBERS, Case
+from cases import ACTIVATIONS, NUMBERS, Case, blocks_of, dense, without_heads
 
 Array = NDArray[Any]
 Function = Callable[[Array], Array]
@@ -271,8 +271,9 @@ class Program:
         carried: Function = np.asarray,
     ) -> None:
         """Convert the arrays to the form of `Pass`."""
-        self.case, self.dtype, self.product = case, dtype, product
+        self.given, self.case, self.dtype, self.product = case, without_heads(case), dtype, product
         self.stored, self.carried = stored, carried
+        arrays, case = dense(case, arrays), self.case
         self.order = Order.of_number(case, order)
         self.arrays = {name: self.order.of(name, array.astype(dtype)) for name, array in arrays.items()}
         order = {"forget_gate_last": [0, 2, 1, 3], "reset_gate_first": [1, 0, 2]}
@@ -375,7 +376,8 @@ class Program:
             "init_cell": np.concatenate([part["init_cell"] for part in found], axis=-1),
         }
         wanted = [name for name in given if name != "mask"]
-        return self._turned_back({name: gradients[name].reshape(given[name].shape) for name in wanted})
+        turned = self._turned_back({name: gradients[name].reshape(given[name].shape) for name in wanted})
+        return blocks_of(self.given, turned)
 
 
 def case_reversed(case: Case) -> bool:

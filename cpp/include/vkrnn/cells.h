@@ -44,8 +44,9 @@ std::string_view name_of(Argument argument);
 std::string_view name_of(Output output);
 std::string_view name_of(Activation activation);  // empty if the value is not one of the enum's
 
-// An axis of a symbolic shape: a letter, or H times a product of G (gates), C (cell states) and D (directions).
-enum class Axis : std::uint8_t { T, N, I, H, DH, GH, CH, DGH, DCH, D, one };
+// An axis of a symbolic shape: a letter, or H times a product of G (gates), C (cell states) and D (directions), or the
+// columns of a weight, which are the units of a head or the features of an input head.
+enum class Axis : std::uint8_t { T, N, I, H, DH, GH, CH, DGH, DCH, D, one, head_units, head_features };
 using SymbolicShape = std::vector<Axis>;
 
 // The shapes that an argument may have. The first one is documented; the others are accepted, too. If the last one
@@ -74,10 +75,15 @@ struct NumberProperty {
     double documented_default, least, most;
 };
 
+// A number of blocks, at least 1, which is the default.
+struct CountProperty {
+    std::size_t slot;  // in Descriptor::counts
+};
+
 // A property of a descriptor, with its Python name. Boolean properties are false by default.
 struct Property {
     std::string_view name;
-    std::variant<Flag, ActivationProperty, NumberProperty> kind;
+    std::variant<Flag, ActivationProperty, NumberProperty, CountProperty> kind;
 };
 
 // The candidate gate of a cell like the GRU, which is the last gate in both gate orders. Another gate of the same step

@@ -33,6 +33,9 @@ constexpr std::size_t kActivationSlots = 5;
 // Slots of the floating-point properties: two for a cell's own properties, then three that every cell has.
 constexpr std::size_t kNumberSlots = 5;
 constexpr std::size_t kHardSigmoidAlphaSlot = 2, kHardSigmoidBetaSlot = 3, kClipSlot = 4;
+// Slots of the properties that count something: into how many blocks the recurrent and the input weights are divided.
+constexpr std::size_t kCountSlots = 2;
+constexpr std::size_t kHeadsSlot = 0, kInputHeadsSlot = 1;
 
 struct Descriptor {
     CellKind cell = CellKind::single_gate_rnn;
@@ -41,6 +44,7 @@ struct Descriptor {
     std::array<Activation, kActivationSlots> activations{};
     // The floating-point properties, by slot. A clip of 0 means no clipping.
     std::array<double, kNumberSlots> numbers{0, 0, 0.2, 0.5, 0};
+    std::array<std::int64_t, kCountSlots> counts{1, 1};
 
     [[nodiscard]] bool has(Flag flag) const { return ((flags >> static_cast<unsigned>(flag)) & 1u) != 0; }
     void set(Flag flag, bool on) {

@@ -59,6 +59,15 @@ struct Spec {
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
     [[nodiscard]] std::int64_t C() const { return cell().cell_states; }
+    // Return how many blocks the recurrent weight has on its diagonal, and the units of each. A unit reads only the
+    // states of its own head.
+    [[nodiscard]] std::int64_t heads() const { return descriptor.counts[kHeadsSlot]; }
+    [[nodiscard]] std::int64_t head_units() const { return H / heads(); }
+    // Return the same for the input weight. Input head q has units [q, q + 1) * input_head_units() and reads features
+    // [q, q + 1) * head_features().
+    [[nodiscard]] std::int64_t input_heads() const { return descriptor.counts[kInputHeadsSlot]; }
+    [[nodiscard]] std::int64_t input_head_units() const { return H / input_heads(); }
+    [[nodiscard]] std::int64_t head_features() const { return I / input_heads(); }
     [[nodiscard]] bool packed() const { return packed_rows != 0; }
     // Returns the number of rows of a sequence.
     [[nodiscard]] std::int64_t rows() const { return packed() ? packed_rows : T * N; }

@@ -31,7 +31,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
         {{{T, N, I}}, {{T, N, I}}},                          // source
-        {{{GH, H}}, {{D, GH, H}}},                           // recurrent_weight
+        {{{GH, head_units}}, {{D, GH, head_units}}},         // recurrent_weight
         {{{T, N, DH}}, {{T, N, DH}}},                        // source_gradient
         {{{T, N, DGH}}, {{T, N, DGH}}},                      // z_state
         {{{T, N, DCH}}, {{T, N, DCH}}},                      // cell_output_fwd
@@ -39,7 +39,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // state_gradient
         {{{N, DCH}, {one, N, DCH}, {T, N, DCH}},             // cell_gradient
          {{N, DCH}, {one, N, DCH}, {T, N, DCH}}},
-        {{{DGH, I}}, {{DGH, I}}},                                // input_weight
+        {{{DGH, head_features}}, {{DGH, head_features}}},        // input_weight
         {{{DGH}}, {{DGH}}},                                      // bias
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
         {{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}},  // init_cell

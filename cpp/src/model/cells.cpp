@@ -18,13 +18,15 @@ Property activation(std::string_view name, std::size_t slot, Activation document
     return {name, ActivationProperty{slot, documented_default}};
 }
 
-// Adds the properties that every cell has: the parameters of the hard sigmoid, and the clipping threshold of the gates'
-// sums. They must fit in float32.
-void add_gate_numbers(std::vector<Property>& properties) {
+// Adds the properties that every cell has: the parameters of the hard sigmoid, the clipping threshold of the gates'
+// sums, which must fit in float32, and the numbers of heads.
+void add_common_properties(std::vector<Property>& properties) {
     constexpr double kMost = std::numeric_limits<float>::max();
     properties.push_back({"hard_sigmoid_alpha", NumberProperty{kHardSigmoidAlphaSlot, 0.2, -kMost, kMost}});
     properties.push_back({"hard_sigmoid_beta", NumberProperty{kHardSigmoidBetaSlot, 0.5, -kMost, kMost}});
     properties.push_back({"clip", NumberProperty{kClipSlot, 0.0, 0.0, kMost}});
+    properties.push_back({"heads", CountProperty{kHeadsSlot}});
+    properties.push_back({"input_heads", CountProperty{kInputHeadsSlot}});
 }
 
 Cell single_gate_rnn_cell() {
@@ -160,7 +162,7 @@ Cell gru_cell() {
 std::span<const Cell> cells() {
     static const std::array<Cell, 3> kCells = [] {
         std::array<Cell, 3> all{single_gate_rnn_cell(), lstm_cell(), gru_cell()};
-        for (Cell& cell : all) add_gate_numbers(cell.properties);
+        for (Cell& cell : all) add_common_properties(cell.properties);
         return all;
     }();
     return kCells;

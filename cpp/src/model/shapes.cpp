@@ -27,6 +27,8 @@ TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
             case Axis::I: shape.push_back(spec.I); break;
             case Axis::D: shape.push_back(spec.D()); break;
             case Axis::one: shape.push_back(1); break;
+            case Axis::head_units: shape.push_back(spec.head_units()); break;
+            case Axis::head_features: shape.push_back(spec.head_features()); break;
             default: shape.push_back(multiple_of_h(spec, axis) * spec.H);
         }
     }

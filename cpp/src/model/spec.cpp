@@ -17,6 +17,10 @@ constexpr std::array<std::string_view, 8> kIntegers{"int8",  "int16",  "int32", 
 
 const std::string kTransposed = "it looks transposed";
 
+std::string divided(const std::string& letter, std::int64_t parts) {
+    return parts == 1 ? letter : letter + "/" + std::to_string(parts);
+}
+
 std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
 
 // Checks the arguments of one call. T, N and I come from the source, H from the recurrent weight.
@@ -41,6 +45,7 @@ public:
         check_source_rank();
         check_recurrent_weight();
         spec_.I = given_shape(Argument::source).back();
+        check_input_heads();
         for (const auto& [argument, tensor] : arguments_) {
             if (argument == Argument::mask) {
                 check_mask(tensor.shape);
@@ -80,6 +85,7 @@ private:
 
     void check_numbers() const {
         for (const Property& property : cell().properties) {
+            if (const auto* count = std::get_if<CountProperty>(&property.kind)) check_count(property.name, count->slot);
             const auto* number = std::get_if<NumberProperty>(&property.kind);
             if (number == nullptr) continue;
             const double got = spec_.descriptor.numbers.at(number->slot);
@@ -88,6 +94,31 @@ private:
             range << number->least << " to " << number->most << ", got " << got;
             throw ValueError(prefix_ + " descriptor." + std::string(property.name) + ": expected " + range.str());
         }
+    }
+
+    void check_count(std::string_view name, std::size_t slot) const {
+        const std::int64_t got = spec_.descriptor.counts.at(slot);
+        if (got < 1)
+            throw ValueError(prefix_ + " descriptor." + std::string(name) + ": expected 1 or more, got " +
+                             std::to_string(got));
+    }
+
+    // Throws unless a number of heads divides a size.
+    void check_heads(std::string_view name, std::int64_t heads, std::string_view letter, std::int64_t size,
+                     Axis axis) const {
+        if (size % heads == 0) return;
+        throw ValueError(prefix_ + " descriptor." + std::string(name) + ": expected a divisor of " +
+                         std::string(letter) + " = " + std::to_string(size) + ", got " + std::to_string(heads) + " (" +
+                         origins({axis}) + ")");
+    }
+
+    void check_input_heads() const {
+        const std::int64_t heads = spec_.input_heads();
+        if (heads > 1 && !given(Argument::input_weight))
+            throw ValueError(prefix_ + " descriptor.input_heads: expected 1 without input_weight, got " +
+                             std::to_string(heads));
+        check_heads("input_heads", heads, "H", spec_.H, Axis::H);
+        check_heads("input_heads", heads, "I", spec_.I, Axis::I);
     }
 
     void check_names() const {
@@ -180,8 +211,9 @@ private:
             throw ValueError(message);
         }
         const std::int64_t rows = shape[shape.size() - 2];
-        if (spec_.G() > 1 && shape.back() == spec_.G() * rows) {
-            spec_.H = rows;
+        const std::int64_t blocks = spec_.G() * spec_.heads();
+        if (blocks > 1 && shape.back() == blocks * rows) {
+            spec_.H = rows * spec_.heads();
             throw ValueError(at(argument) + "expected shape " + symbols(rule) + " = " + to_text(to_shape(spec_, rule)) +
                              got + " (" + kTransposed + ")");
         }
@@ -190,6 +222,7 @@ private:
                              " is no multiple of the " + std::to_string(spec_.G()) + " gates)");
         }
         spec_.H = rows / spec_.G();
+        check_heads("heads", spec_.heads(), "H", spec_.H, Axis::H);
     }
 
     void check_shape(Argument argument, const TensorShape& shape) {
@@ -247,6 +280,8 @@ private:
                 case Axis::I: text += "I"; break;
                 case Axis::D: text += std::to_string(spec_.D()); break;
                 case Axis::one: text += "1"; break;
+                case Axis::head_units: text += divided("H", spec_.heads()); break;
+                case Axis::head_features: text += divided("I", spec_.input_heads()); break;
                 default: text += in_h(multiple_of_h(spec_, axis));
             }
         }
@@ -266,8 +301,8 @@ private:
         for (const Axis axis : rule) {
             if (axis == Axis::T) add("T", spec_.T, "source.shape[0]");
             if (axis == Axis::N) add("N", spec_.N, "source.shape[1]");
-            if (axis == Axis::I) add("I", spec_.I, "source.shape[2]");
-            has_h = has_h || multiple_of_h(spec_, axis) != 0;
+            if (axis == Axis::I || axis == Axis::head_features) add("I", spec_.I, "source.shape[2]");
+            has_h = has_h || axis == Axis::head_units || multiple_of_h(spec_, axis) != 0;
         }
         if (has_h) add("H", spec_.H, "recurrent_weight.shape[" + rows + "]" + gates);
         return text;

@@ -56,10 +56,11 @@ struct RowSum {
         std::int64_t offset = 0, row = 0, direction = 0, gate = 0;  // strides in elements
     };
     std::int64_t rows = 0, directions = 1, gates = 1, width = 0;
-    Term in;
-    std::optional<Term> factor;
+    Term in{};
+    std::optional<Term> factor{};
     std::size_t out = 0;
     std::int64_t out_offset = 0;
+    bool sequence = true;  // whether the rows are those of a sequence: see Matrix
 };
 
 // Copies the states after each direction's last step to `out`, from a sequence [T, N, D width] whose rows are in output

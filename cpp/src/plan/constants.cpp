@@ -63,6 +63,8 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
              spec.gradients ? As::count : As::flag)
         .flag(abi::kHasVectors, vectors != nullptr ? name_of(vectors->argument) : "", vectors != nullptr)
         .flag(abi::kHasLengths, "lengths", spec.has(Argument::lengths));
+    const std::int64_t part_heads = options.part_heads == 0 ? spec.heads() : options.part_heads;
+    constants.flag(abi::kHasParts, {}, part_heads != spec.heads()).flag(abi::kHasHeads, {}, part_heads > 1);
     const bool clips = descriptor.numbers[kClipSlot] != 0;
     constants.flag(abi::kHasClip, {}, clips);
     for (std::uint32_t i = 0; i < kActivationSlots; ++i)

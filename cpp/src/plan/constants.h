@@ -34,8 +34,9 @@ private:
 
 // Choices that a strategy makes for a kernel of the time loop. All others follow from the spec.
 struct StepOptions {
-    std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
-    std::uint32_t keep = 0;   // see abi::kKeep
+    std::uint32_t phase = 0;      // 0: the only one; 1, 2: first and second of two
+    std::uint32_t keep = 0;       // see abi::kKeep
+    std::int64_t part_heads = 0;  // heads of a part: see abi::kHasParts; 0: a direction is not divided
 };
 
 // Returns whether the steps of a call store the training state, as a value for `keep`.

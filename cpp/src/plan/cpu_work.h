@@ -31,12 +31,13 @@ struct LiveWork {
     std::uint32_t along_k;  // 1: the rows run along k, 0: along m
 };
 
-// Writes a matrix B(n, k) as panels, for each of `batches`: out[n / lanes][k][n % lanes]. Elements past the last n are
-// zeros.
+// Writes matrices B(n, k) as panels: out[direction][block][batch][n / lanes][k][n % lanes]. Elements past the last n
+// are zeros. If n are the units of several heads, `head_units` are those of a head, and `in_head` leads to the next
+// head.
 struct PackWork {
     Address in, out;
-    Stride in_n, in_k, in_batch;
-    std::int64_t n, k, batches;
+    Stride in_n, in_k, in_batch, in_block, in_direction, in_head;
+    std::int64_t n, k, batches, blocks, directions, head_units;
 };
 
 // Returns the number of elements of such panels.
@@ -95,16 +96,20 @@ struct CombineWork {
     std::uint32_t adds, padding;  // adds = 1: add, 0: multiply
 };
 
-// Runs the time loop, or the steps of a piece. Weights are panels. The forward loop has panels for each direction and
-// slot, with B = R of that slot. The backward loop has panels for each direction, with B = R transposed and all slots
-// along k. With an input weight, the forward loop also computes x W^T, and the view kProjected is the source.
+// Runs the time loop, or the steps of a piece. The units of a direction are divided into blocks of whole heads, which
+// need nothing of each other. Weights are panels. The forward loop has panels for each direction, block and slot, with
+// B = R of that slot. So does the backward loop, with B = R transposed; but without heads it has panels for each
+// direction, with all slots along k. With an input weight, the forward loop also computes x W^T, and the view
+// kProjected is the source.
 struct LoopWork {
     Address live;              // the table of live_rows.h, if there are lengths
     Address input_weights[2];  // by direction: panels for each slot, with B = W of that slot
     // The weights in the caller's order. The forward loop reads them if there are no panels.
     Address weight_rows[2], input_weight_rows[2];
     abi::StepParams params;
-    std::int64_t features;      // I if there is an input weight, else 0
+    std::int64_t features;  // features that a unit reads if there is an input weight, else 0
+    std::int64_t blocks, block_units;
+    std::int64_t head_units, input_head_units;
     std::uint32_t adds_bias;    // 1: there is a bias
     std::uint32_t has_initial;  // 1: there is an initial state
     std::uint32_t two_phases;   // 1: the candidate's product needs the results of the other gates

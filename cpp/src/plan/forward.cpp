@@ -2,6 +2,8 @@
 // one after the other.
 #include "forward.h"
 
+#include "head_products.h"
+
 namespace vkrnn {
 
 Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& chosen) {
@@ -15,13 +17,12 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     StepBlock views(builder);
     std::size_t projected = inputs[Argument::source];
     const bool projects = spec.has(Argument::input_weight) && !chosen.loop.projects();
-    Product project{spec.rows(), D * G * H, spec.I, 1, {}, {}, {}};
+    std::vector<Product> project;
     if (projects) {
         projected = builder.scratch("projected", spec.rows() * D * G * H);
-        project.a = {inputs[Argument::source], 0, spec.I, 0, false, true};
-        project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
-        project.c = {projected, 0, D * G * H, 0, false};
-        if (spec.piece_steps == 0) builder.product("project", project);
+        project = project_products(spec, {inputs[Argument::source], inputs[Argument::input_weight], projected});
+        if (spec.piece_steps == 0)
+            for (const Product& product : project) builder.product("project", product, &product != &project.front());
     }
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);
@@ -59,8 +60,9 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     builder.count_flops(loop_flops(spec));
     chosen.loop.run(builder, inputs, views);
     if (projects && spec.piece_steps != 0)
-        builder.add_to_pieces(PlanBuilder::Place::before,
-                              [&](const TimeRows& rows) { builder.product("project", part_of(project, rows, N)); });
+        builder.add_to_pieces(PlanBuilder::Place::before, [&](const TimeRows& rows) {
+            for (const Product& product : project) builder.product("project", part_of(product, rows, N));
+        });
     if (spec.last_states) builder.last_rows("last state", last_hidden);
     if (spec.last_states && keeps_cells) builder.last_rows("last cell", last_cells, true);
     return builder.finish();

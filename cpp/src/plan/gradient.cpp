@@ -3,6 +3,8 @@
 // one batched product of the deltas, or one sum of them, over all steps.
 #include "gradient.h"
 
+#include "head_products.h"
+
 namespace vkrnn {
 
 namespace {
@@ -96,11 +98,11 @@ private:
     void prepare() {
         loop_.recompute(builder_, inputs_, step_block());
         if (!scales_product_) return;
-        Product q{rows_, H, H, D, {}, {}, {}};
-        q.a = {operand_, 0, D * H, H, false, true};
-        q.b = {inputs_[Argument::recurrent_weight], candidate_ * H * H, H, G * H * H, false};
-        q.c = {product_, 0, D * H, H, false};
-        builder_.product("candidate product", q);
+        RecurrentProduct q{operand_, inputs_[Argument::recurrent_weight], product_};
+        q.slot = candidate_;
+        q.slots = q.gates_slots = 1;
+        q.directions = D;
+        add_recurrent_product(builder_, "candidate product", q);
     }
 
     void run_back() {
@@ -108,51 +110,30 @@ private:
         loop_.run(builder_, inputs_, step_block());
     }
 
-    // Returns the deltas from slot `first` of `slots` on as a left operand with rows and columns swapped, so that the
-    // product sums over all rows of the sequence.
-    Matrix delta_columns(std::size_t deltas, std::int64_t first, std::int64_t slots) const {
-        return {deltas, first * H, D * slots * H, slots * H, true, true};
-    }
-
     void weight_gradients() {
         if (has(Argument::input_weight)) {
-            Product source{rows_, spec_.I, D * G * H, 1, {}, {}, {}};
-            source.a = {delta_, 0, D * G * H, 0, false, true};
-            source.b = {inputs_[Argument::input_weight], 0, spec_.I, 0, true};
-            source.c = {result(Argument::source), 0, spec_.I, 0, false};
-            if (spec_.piece_steps == 0)
-                builder_.product("gradient of source", source, has(Argument::bias));
-            else
-                builder_.add_to_pieces(PlanBuilder::Place::after, [&](const TimeRows& rows) {
-                    builder_.product("gradient of source", part_of(source, rows, N));
-                });
-
-            Product weight{D * G * H, spec_.I, rows_, 1, {}, {}, {}};
-            weight.a = delta_columns(delta_, 0, G);
-            weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true, true};
-            weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
-            builder_.product("gradient of input_weight", weight, true);
+            add_source_gradient(builder_, {result(Argument::source), inputs_[Argument::input_weight], delta_},
+                                has(Argument::bias));
+            const InputProduct of_weight{inputs_[Argument::source], result(Argument::input_weight), delta_};
+            for (const Product& weight : input_weight_products(spec_, of_weight))
+                builder_.product("gradient of input_weight", weight, true);
         }
         if (only_candidate_) {
-            recurrent_gradient(delta_columns(delta_, 0, G), 0, candidate_, operand_, 0, D);
-            return recurrent_gradient(delta_columns(recurrent_delta_, 0, 1), candidate_, 1, operand_, 0, D);
+            recurrent_gradient({operand_, 0, delta_, 0, candidate_, 0, G, 0, D});
+            return recurrent_gradient({operand_, 0, recurrent_delta_, candidate_, 1, 0, 1, 0, D});
         }
-        if (!phases_) return recurrent_gradient(delta_columns(recurrent_delta_, 0, G), 0, G, operand_, 0, D);
+        if (!phases_) return recurrent_gradient({operand_, 0, recurrent_delta_, 0, G, 0, G, 0, D});
         // Forward, the candidate's weights multiplied h * m * r and the others h * m (m: mask, r: reset gate).
         for (std::int64_t d = 0; d < D; ++d) {
-            recurrent_gradient(delta_columns(delta_, 0, G), 0, candidate_, operand_, d, 1);
-            recurrent_gradient(delta_columns(delta_, candidate_, G), candidate_, 1, scaled_operand_, d, 1);
+            recurrent_gradient({operand_, 0, delta_, 0, candidate_, 0, G, d, 1});
+            recurrent_gradient({scaled_operand_, 0, delta_, candidate_, 1, candidate_, G, d, 1});
         }
     }
 
-    // Adds the gradient of the weights of `slots` gates from `first` on.
-    void recurrent_gradient(const Matrix& deltas, std::int64_t first, std::int64_t slots, std::size_t operand,
-                            std::int64_t direction, std::int64_t directions) {
-        Product weight{slots * H, H, rows_, directions, deltas, {}, {}};
-        weight.a.offset += direction * deltas.batch;
-        weight.b = {operand, direction * H, D * H, H, true, true};
-        weight.c = {result(Argument::recurrent_weight), (direction * G + first) * H * H, H, G * H * H, false};
-        builder_.product("gradient of recurrent_weight", weight, has(Argument::input_weight) || first + direction > 0);
+    // Adds the gradient of some slots of the weights.
+    void recurrent_gradient(RecurrentProduct of) {
+        of.weight = result(Argument::recurrent_weight);
+        add_recurrent_gradient(builder_, of, has(Argument::input_weight) || of.slot + of.direction > 0);
     }
 
     void vector_gradients() {

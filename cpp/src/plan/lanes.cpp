@@ -23,7 +23,8 @@ constexpr std::uint64_t kGrowth = 10, kSmallPart = 64;
 bool joins(const NetworkSpec& spec, std::size_t l) {
     const auto runs_forward = [&](std::size_t i) {
         const Spec& layer = spec.layers[i];
-        return layer.D() == 1 && !layer.descriptor.has(Flag::reverse) && layer.has(Argument::input_weight);
+        return layer.D() == 1 && !layer.descriptor.has(Flag::reverse) && layer.has(Argument::input_weight) &&
+               layer.input_heads() == 1;
     };
     return runs_forward(l - 1) && runs_forward(l) && spec.layers[l].N > 0 && !spec.layers[l].packed();
 }

@@ -37,7 +37,7 @@ bool is_bounded(const Spec& spec) {
 }
 
 double step_flops(const Spec& spec) {
-    return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);
+    return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.head_units());
 }
 
 double loop_flops(const Spec& spec) {
@@ -45,7 +45,8 @@ double loop_flops(const Spec& spec) {
 }
 
 double recurrent_bytes(const Spec& spec) {
-    return static_cast<double>(spec.D() * spec.G() * spec.H * spec.H) * static_cast<double>(compute_bytes(spec.dtype));
+    return static_cast<double>(spec.D() * spec.G() * spec.H * spec.head_units()) *
+           static_cast<double>(compute_bytes(spec.dtype));
 }
 
 StateStrides state_strides(const Spec& spec, std::int64_t width) {
@@ -58,6 +59,8 @@ StepBlock::StepBlock(const PlanBuilder& builder) : builder_(builder), spec_(buil
     params_.T = static_cast<std::uint32_t>(spec_.T);
     params_.N = static_cast<std::uint32_t>(spec_.N);
     params_.H = static_cast<std::uint32_t>(spec_.H);
+    params_.head_units = static_cast<std::uint32_t>(spec_.head_units());
+    params_.parts = 1;
 }
 
 void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset,
@@ -128,15 +131,25 @@ void StepBlock::lengths(std::size_t buffer) { params_.lengths = reference_to(buf
 void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                         std::int64_t offset) {
     note_type(abi::kStoredWeights, buffer);
-    for (std::int64_t d = 0; d < spec_.D(); ++d) params_.weights[d] = builder_.at(buffer, d * rows_each * row + offset);
+    const std::int64_t parts = params_.parts;
+    for (std::int64_t d = 0; d < spec_.D(); ++d)
+        params_.weights[d] = builder_.at(buffer, d * parts * rows_each * row + offset);
+    params_.weights_part = rows_each * row;
     params_.weights_row = static_cast<std::uint32_t>(row);
     params_.depth = static_cast<std::uint32_t>(depth);
 }
 
 void StepBlock::regions(abi::uint view, std::size_t buffer, std::int64_t count, std::int64_t region, std::int64_t row,
                         std::int64_t slot, std::int64_t unit) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * count * region, region);
+    const std::int64_t parts = params_.parts;
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * parts * count * region, region);
     strides(view, row, slot, unit);
+    if (parts > 1) params_.strides[view].part = u32(count * region);
+}
+
+void StepBlock::divide(std::int64_t part_heads) {
+    params_.H = u32(part_heads * spec_.head_units());
+    params_.parts = u32(spec_.heads() / part_heads);
 }
 
 void StepBlock::address(abi::uint view, std::int64_t direction, std::size_t buffer) {

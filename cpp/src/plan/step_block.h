@@ -43,17 +43,21 @@ public:
     void mask(std::size_t buffer);
     // [N] integers
     void lengths(std::size_t buffer);
-    // Rows of `row` elements, of which the first `depth` are used; one matrix of `rows_each` rows per direction.
+    // Rows of `row` elements, of which the first `depth` are used; one matrix of `rows_each` rows per direction or
+    // part.
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);
 
-    // A strategy's own view of regions, `count` of `region` elements for each direction, one after the other. Its
-    // stride in time leads from region to region.
+    // A strategy's own view of regions, `count` of `region` elements for each direction or part, one after the other.
+    // Its stride in time leads from region to region.
     void regions(abi::uint view, std::size_t buffer, std::int64_t count, std::int64_t region, std::int64_t row,
                  std::int64_t slot, std::int64_t unit);
     // Puts the address of a buffer into a view of the strategy's own, in place of one direction's tensor. For data
     // that has no elements by row and unit.
     void address(abi::uint view, std::int64_t direction, std::size_t buffer);
+    // Divides the units of a direction into parts of some heads: see abi::kHasParts.
+    void divide(std::int64_t part_heads);
+
     // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 

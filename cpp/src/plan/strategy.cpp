@@ -162,7 +162,9 @@ Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice
 }
 
 Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning) {
-    const bool is_free = fixed.schedule.empty() && fixed.gemm.empty() && fixed.parameters.empty();
+    // Tables have no calls with heads.
+    const bool is_free = fixed.schedule.empty() && fixed.gemm.empty() && fixed.parameters.empty() &&
+                         spec.heads() == 1 && spec.input_heads() == 1;
     const auto tuned = is_free ? tuning.find(tuned_call(spec)) : tuning.end();
     if (tuned != tuning.end()) {
         try {

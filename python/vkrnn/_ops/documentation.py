@@ -32,11 +32,12 @@ _PARAGRAPHS = {
         """,
     "recurrent_weight": """
         recurrent_weight : array, [GH, H], bidirectional [2, GH, H]
-            R; entry 0 is the forward direction's.
+            R; entry 0 is the forward direction's. With `heads`, its blocks, [GH, H / heads]: see `{Descriptor}`.
         """,
     "input_weight": """
         input_weight : array, [GH, I], bidirectional [DGH, I], optional
-            W. If not given, the source is added to the gates as it is.
+            W. If not given, the source is added to the gates as it is. With `input_heads`, its blocks,
+            [GH, I / input_heads].
         """,
     "bias": """
         bias : array, [GH], bidirectional [DGH], optional

@@ -48,6 +48,12 @@ class Layer:
     recurrent_dropout: float = 0.0
     batch_first: bool = False
 
+    @property
+    def hidden_size(self) -> int:
+        """Units of one direction, H."""
+        columns: int = self.arguments["recurrent_weight"].shape[-1]
+        return columns * (1 if self.descriptor is None else int(self.descriptor.heads))
+
     def __call__(self, source: Any, **more: Any) -> Outputs[Any]:
         """Call the function. `more` adds arguments or replaces the layer's own.
 

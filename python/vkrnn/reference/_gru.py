@@ -81,7 +81,7 @@ def _backward(
     R_zr, R_o = R[:2], R[2:]
     h_before = before(h0, h)
     hm = h_before * m
-    q = hm @ R_o[0].T + b2  # used with reset_after only
+    q = recur(hm, R_o)[0] + b2  # used with reset_after only
     delta = np.empty_like(state + source_gradient[:, None])
     for k in reversed(range(len(h))):
         G = source_gradient[k] + dh
@@ -104,7 +104,12 @@ def _backward(
     fed = hm * r
     if cell.reset_after:
         d_candidate, fed = d_candidate * r, hm
-    dR = np.concatenate([recur_weight_gradient(delta[:, :2], hm), recur_weight_gradient(d_candidate[:, None], fed)])
+    dR = np.concatenate(
+        [
+            recur_weight_gradient(delta[:, :2], hm, R.shape[1]),
+            recur_weight_gradient(d_candidate[:, None], fed, R.shape[1]),
+        ]
+    )
     db2 = d_candidate.sum(axis=(0, 1)) if cell.reset_after else np.zeros_like(b2)
     return delta, dR, dh, db2
 

@@ -62,6 +62,8 @@ class Layout:
     G: int
     D: int
     reverse: bool
+    heads: int
+    input_heads: int
     gates: tuple[int, ...]  # for each gate of the equations, its slot in memory
 
     @staticmethod
@@ -81,18 +83,46 @@ class Layout:
         rows, columns = (0, 0, *recurrent_weight.shape)[-2:]
         hidden = rows if columns == count * rows else rows // count  # `check` refuses a transposed weight
         steps, batch, features = source.shape
-        layout = Layout(function, steps, batch, features, hidden, count, directions, descriptor.reverse, gates)
+        heads, input_heads = descriptor.heads, descriptor.input_heads
+        layout = Layout(
+            function, steps, batch, features, hidden, count, directions, descriptor.reverse, heads, input_heads, gates
+        )
         if hidden == 0:
             wanted = f"expected shape [{'2, ' * (directions - 1)}{layout._symbol('GH')}, H] with H at least 1"
             raise ValueError(f"[{function}] recurrent_weight: {wanted}, got {list(recurrent_weight.shape)}")
-        layout.check("recurrent_weight", recurrent_weight, "2 GH H" if directions == 2 else "GH H")
+        layout.check_heads("heads", heads, "H")
+        layout.check("recurrent_weight", recurrent_weight, "2 GH J" if directions == 2 else "GH J")
         if input_weight is None:
             layout.check("source (without input_weight)", source, "T N DGH")
+            if input_heads > 1:
+                raise ValueError(
+                    f"[{function}] descriptor.input_heads: expected 1 without input_weight, got {input_heads}"
+                )
         else:
-            layout.check("input_weight", input_weight, "DGH I")
+            layout.check_heads("input_heads", input_heads, "H")
+            layout.check_heads("input_heads", input_heads, "I")
+            layout.check("input_weight", input_weight, "DGH F")
         return layout
 
+    @property
+    def J(self) -> int:
+        """Units of a head, the columns of the recurrent weight."""
+        return self.H // self.heads
+
+    @property
+    def F(self) -> int:
+        """Features of an input head, the columns of the input weight."""
+        return self.I // self.input_heads
+
     # Shapes
+
+    def check_heads(self, option: str, heads: int, axis: str) -> None:
+        """Raise ValueError unless a number of heads divides a size."""
+        size = self._factor(axis)
+        if size % heads:
+            raise ValueError(
+                f"[{self.function}] descriptor.{option}: expected a divisor of {axis} = {size}, got {heads}"
+            )
 
     def check(self, name: str, array: Array, *allowed: str) -> Array:
         """Return the array if it has one of the shapes, each written like ``"T N DGH"``."""
@@ -110,6 +140,9 @@ class Layout:
     def _symbol(self, axis: str) -> str:
         number = prod(self._factor(c) for c in axis if c in "DG12")
         letters = axis.strip("DG12")
+        parts = {"J": ("H", self.heads), "F": ("I", self.input_heads)}.get(letters)
+        if parts is not None:
+            letters = parts[0] if parts[1] == 1 else f"{parts[0]}/{parts[1]}"
         return letters if letters and number == 1 else f"{number}{letters}"
 
     # Time: rows of the source and of other arrays in the order of the steps. The inverse is the same slice.
@@ -141,8 +174,8 @@ class Layout:
         return np.stack([split[self.output_rows(d), :, d] for d in range(self.D)])
 
     def recurrent(self, recurrent_weight: Array) -> Array:
-        """[GH, H] or [2, GH, H] -> [D, G, H, H]."""
-        return recurrent_weight.reshape(self.D, self.G, self.H, self.H)[:, self.gates]
+        """[GH, J] or [2, GH, J] -> [D, G, heads, J, J], where J is the number of units of a head."""
+        return recurrent_weight.reshape(self.D, self.G, self.heads, self.J, self.J)[:, self.gates]
 
     def peephole(self, values: ArrayLike | None) -> Array:
         """[4H], [2, 4H], [8H] or nothing -> [D, G, 1, H]."""
@@ -201,10 +234,22 @@ class Layout:
 
     def project(self, source: Array, input_weight: Array | None, bias: ArrayLike | None) -> Array:
         """Return x' = source W^T + b, where W may be the identity and b zero, as [D, T, G, N, H]."""
-        x = source if input_weight is None else source @ input_weight.T
+        x = source
+        if input_weight is not None:
+            products = self._input_heads(source) @ self._input_blocks(input_weight).swapaxes(-1, -2)
+            x = products.transpose(2, 0, 1, 3).reshape(self.T, self.N, self.D * self.G * self.H)
         if bias is not None:
             x = x + self.check("bias", as_double(bias), "DGH")
         return self.gate_steps(x, of_source=True)
+
+    def _input_blocks(self, input_weight: Array) -> Array:
+        """[DGH, F] -> [DG, input_heads, units of an input head, F]."""
+        return input_weight.reshape(self.D * self.G, self.input_heads, -1, self.F)
+
+    def _input_heads(self, source: Array) -> Array:
+        """[T, N, I] -> [input_heads, TN, F]."""
+        heads: Array = source.reshape(self.T * self.N, self.input_heads, self.F).swapaxes(0, 1)
+        return heads
 
     # From the canonical form
 
@@ -235,28 +280,44 @@ class Layout:
         if bias is not None:
             self.check("bias", as_double(bias), "DGH")
         delta = self.join_gates(deltas, of_source=True)
-        return {
-            "source": delta if input_weight is None else delta @ input_weight,
-            "input_weight": None if input_weight is None else np.tensordot(delta, source, axes=([0, 1], [0, 1])),
+        gradients: dict[str, Array | None] = {
+            "source": delta,
+            "input_weight": None,
             "bias": None if bias is None else delta.sum(axis=(0, 1)),
         }
+        if input_weight is not None:
+            weight = self._input_blocks(input_weight)
+            split = delta.reshape(self.T * self.N, *weight.shape[:-1]).transpose(1, 2, 0, 3)
+            gradients["source"] = (split @ weight).sum(axis=0).swapaxes(0, 1).reshape(source.shape)
+            of_weight = split.swapaxes(-1, -2) @ self._input_heads(source)
+            gradients["input_weight"] = of_weight.reshape(input_weight.shape)
+        return gradients
+
+
+# A weight is [G, heads, J, J]: for each gate, a block for each head of J units.
 
 
 def recur(h: Array, weight: Array) -> Array:
-    """Return h R_g^T for every gate g: [N, H], [G, H, H] -> [G, N, H]."""
-    products: Array = h @ weight.swapaxes(-1, -2)
-    return products
+    """Return h R_g^T for every gate g: [..., N, H], [G, heads, J, J] -> [G, ..., N, H]."""
+    heads = h.reshape(-1, *weight.shape[1:3]).swapaxes(0, 1)
+    products: Array = heads @ weight.swapaxes(-1, -2)
+    return products.swapaxes(1, 2).reshape(len(weight), *h.shape)
 
 
 def recur_back(delta: Array, weight: Array) -> Array:
-    """Return the sum over the gates of delta_g R_g: [G, N, H], [G, H, H] -> [N, H]."""
-    total: Array = (delta @ weight).sum(axis=0)
-    return total
+    """Return the sum over the gates of delta_g R_g: [G, N, H], [G, heads, J, J] -> [N, H]."""
+    heads = delta.reshape(*delta.shape[:2], *weight.shape[1:3]).swapaxes(1, 2)
+    total: Array = (heads @ weight).sum(axis=0)
+    return total.swapaxes(0, 1).reshape(delta.shape[1:])
 
 
-def recur_weight_gradient(delta: Array, h: Array) -> Array:
-    """Return the sum over steps and batch of delta_g^T h: [T, G, N, H], [T, N, H] -> [G, H, H]."""
-    return np.tensordot(delta, h, axes=([0, 2], [0, 1]))
+def recur_weight_gradient(delta: Array, h: Array, heads: int) -> Array:
+    """Return the sum over steps and batch of delta_g^T h: [T, G, N, H], [T, N, H] -> [G, heads, J, J]."""
+    T, G, N, H = delta.shape
+    J = H // heads
+    of_delta = delta.reshape(T, G, N, heads, J).transpose(1, 3, 4, 0, 2).reshape(G, heads, J, T * N)
+    gradient: Array = of_delta @ h.reshape(T * N, heads, J).swapaxes(0, 1)
+    return gradient
 
 
 def before(first: Array, rows: Array) -> Array:

@@ -105,7 +105,7 @@ def _backward(
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
     if cell.output_peephole_new_cell:
         dp[3] = (delta[:, 3] * c).sum(axis=(0, 1))
-    return delta, recur_weight_gradient(delta, h_before * m), dp, dh, dc
+    return delta, recur_weight_gradient(delta, h_before * m, R.shape[1]), dp, dh, dc
 
 
 @public

@@ -44,7 +44,7 @@ def _backward(
     for k in reversed(range(len(z))):
         delta[k] = (source_gradient[k] + dh) * f.slope(y[k])
         dh = recur_back(delta[k], R) * m[k]
-    return delta, recur_weight_gradient(delta, h_before * m), dh
+    return delta, recur_weight_gradient(delta, h_before * m, R.shape[1]), dh
 
 
 @public

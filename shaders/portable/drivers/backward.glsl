@@ -11,9 +11,9 @@ void main() {
     Position at = position(H, N);
     uint unit = min(at.unit, H - 1);
 
-    // The weights are transposed: row j has the weights by which unit j enters the gates. The last step has no later
-    // one to take a gradient from.
-    Stride weight_rows[1] = {Stride(unit) * params_of(p).weights_row};
+    // The weights are transposed: row j has the weights by which unit j enters the gates, of unit j of each head. The
+    // last step has no later one to take a gradient from.
+    Stride weight_rows[1] = {Stride(unit - first_of_head(p, unit)) * params_of(p).weights_row};
     Real sums[rows][1];
     if (phase == 2 || k + 1 < int(params_of(p).T))
         product(p, at, Operand(kRecurrentDelta, phase == 2 ? k : k + 1, false, 0), weight_rows, sums);

@@ -158,14 +158,14 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     }
     if (there[cell] && from_later && first + 1 < end)
         UNROLL for (uint slot = 0; slot < CELL_GATES; ++slot)
-            set_operand(0, place, cell, slot * params_of(p).H + e.j,
+            set_operand(0, place, cell, slot, e.j,
                         load_view(p, RECURRENT_VIEW(slot), e.direction, first + 1, e.n, slot, e.j));
     UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first - int(turn));
 }
 
 // Computes the deltas and the next operand. Everything else is stored later, because the next step's products wait for
 // the operand.
-INLINE void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
+INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
     bool is_last = k == ends[cell] - 1;
     Real up[CELL_STATES], states[CELL_STATES];
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = is_last ? last[cell][s] : carry[cell][s];
@@ -183,7 +183,7 @@ INLINE void form_cell(Place place, uint H, const uint turn, const uint cell, int
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
         UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-            set_operand(1 - turn % 2, place, cell, slot_of(g) * H + unit_of(place, cell), ended ? 0.0f : dr[cell][g]);
+            set_operand(1 - turn % 2, place, cell, slot_of(g), unit_of(place, cell), ended ? 0.0f : dr[cell][g]);
 }
 
 // Stores the results that the next step does not wait for.
@@ -208,13 +208,13 @@ INLINE void store_cell(Params p, Place place, const uint cell, int k) {
     if (other_delta) move(recurrent_delta_at[cell], -recurrent_delta_step, true);
 }
 
-INLINE void make_step(Params p, Place place, uint H, const uint turn, int k, int end) {
+INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
     if (k > end) {
         if (!loads_weights) advance_inputs(turn, k - int(turns));
         multiply(p, place, turn % 2);
         if (loads_weights) advance_inputs(turn, k - int(turns));
-        form_cell(place, H, turn, 0, k);
-        UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, H, turn, cell, k);
+        form_cell(place, turn, 0, k);
+        UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, turn, cell, k);
         barrier();
         if (k >= 0) {
             store_cell(p, place, 0, k);
@@ -225,8 +225,7 @@ INLINE void make_step(Params p, Place place, uint H, const uint turn, int k, int
 
 void main() {
     Params p = Params(push.params);
-    Place place = this_place();
-    uint H = params_of(p).H;
+    Place place = this_place(p);
     int first = push.step, last_step = int(params_of(p).T) - 1;
     int end = max(first - int(push.steps), -1);   // one before the earliest step of this dispatch
     if (end < 0 && to_initial != 0) end = -2;
@@ -238,8 +237,8 @@ void main() {
     barrier();
 
     for (int k = first; k > end; k -= int(turns)) {
-        make_step(p, place, H, 0, k, end);
-        make_step(p, place, H, 1, k - 1, end);
+        make_step(p, place, 0, k, end);
+        make_step(p, place, 1, k - 1, end);
     }
 
     // The dispatch of the earlier steps continues from these gradients. Before step 0, they are those of the initial

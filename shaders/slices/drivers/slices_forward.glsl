@@ -66,7 +66,8 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     before[cell][0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
     UNROLL for (uint s = 1; s < CELL_STATES; ++s)
         before[cell][s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
-    if (there[cell]) set_operand(0, place, cell, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
+    if (there[cell])
+        set_operand(0, place, cell, 0, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
     UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
 }
 
@@ -78,8 +79,7 @@ INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
-        set_operand(1 - turn % 2, place, cell, unit_of(place, cell),
-                    ended ? 0.0f : after[0] * mask[cell]);
+        set_operand(1 - turn % 2, place, cell, 0, unit_of(place, cell), ended ? 0.0f : after[0] * mask[cell]);
 }
 
 // Stores the results that the next step does not wait for.
@@ -116,7 +116,7 @@ INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
 
 void main() {
     Params p = Params(push.params);
-    Place place = this_place();
+    Place place = this_place(p);
     int first = push.step, end = min(first + int(push.steps), int(params_of(p).T));
     start_slice(p, place);
     set_steps(p, place);

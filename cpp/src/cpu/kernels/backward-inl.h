@@ -32,12 +32,12 @@ public:
 
     void run() {
         const std::int64_t rows = has_lengths_ ? live_.count() : steps_ * batch_;
-        const Range mine = part_of(this->directions() * rows, member_.rank(), member_.size());
+        const Range mine = part_of(this->blocks() * rows, member_.rank(), member_.size());
         std::int64_t k = 0, first = 0;  // the step of a row, and that step's first row
         for (std::int64_t i = mine.begin; i < mine.end; ++i) {
             const std::int64_t at = i % rows;
             if (i == mine.begin || at == 0) {
-                this->use_direction(i / rows);
+                this->use_block(i / rows);
                 k = step_of(at);
                 first = row_before(k);
             }
@@ -114,9 +114,7 @@ public:
     void run() {
         this->run_groups(shape(work_), [&] { run_group(); });
     }
-    static LoopShape shape(const LoopWork& work) {
-        return Base::shape_of(work, 1, kGates * std::int64_t{work.params.H});
-    }
+    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, 1, kGates * work.head_units); }
     static LoopShape timed_shape(const LoopWork& work) { return shape(work); }
 
 private:
@@ -167,7 +165,7 @@ private:
         const std::int64_t live = this->live_rows(std::max<std::int64_t>(k, 0));
         const std::int64_t handing_down = multiplies ? this->live_rows(of) : 0;
         const std::int64_t chunks = (live + kChunkRows - 1) / kChunkRows, height = (live + chunks - 1) / chunks;
-        const std::int64_t panel = kGates * units_ * L, depth = (end - first) * units_;
+        const std::int64_t panel = kGates * units_ * L, depth = (end - first) * work_.head_units;
         const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)},
                               depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
         T* const sums =
@@ -183,10 +181,15 @@ private:
                 const std::int64_t some = std::min(count, handing_down - top);
                 std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * width));
                 if (some > 0) {
+                    const bool heads = work_.head_units != work_.params.H;
                     for (std::int64_t i = 0; i < some; ++i)
-                        operands[i] = row(abi::kRecurrentDelta, of, position(top + i)) + first * units_;
-                    this->multiply(operands, some, this->weights_.panels + vectors.begin * panel + first * units_ * L,
-                                   panel, depth, vectors.end - vectors.begin, sums, width, this->one_row(of));
+                        operands[i] = row(abi::kRecurrentDelta, of, position(top + i)) + first * work_.params.H;
+                    if (heads)
+                        multiply_slots(operands, some, first, end, vectors, sums, this->one_row(of));
+                    else
+                        this->multiply(operands, some,
+                                       this->weights_.panels + vectors.begin * panel + first * units_ * L, panel, depth,
+                                       vectors.end - vectors.begin, sums, width, this->one_row(of));
                 }
                 for (std::int64_t i = 0; i < count; ++i) {
                     if constexpr (Phase == 2) {
@@ -196,6 +199,22 @@ private:
                     }
                 }
             }
+        }
+    }
+
+    // Multiplies the deltas of slots [first, end), slot by slot, by the weights of heads. `operand` has the first slot.
+    void multiply_slots(const T** operand, std::int64_t count, std::int64_t first, std::int64_t end, Range vectors,
+                        T* sums, bool one_row) const {
+        const std::int64_t panel = work_.head_units * L, width = (vectors.end - vectors.begin) * L;
+        for (std::int64_t slot = first; slot < end; ++slot) {
+            const T* const panels = this->weights_.panels + slot * this->vectors_ * panel;
+            if (this->weights_.heads.several)
+                this->multiply_heads(operand, count, this->weights_.heads, work_.head_units, &panels, 1, vectors, sums,
+                                     width, 0, one_row);
+            else
+                this->multiply(operand, count, panels + vectors.begin * panel, panel, work_.head_units,
+                               vectors.end - vectors.begin, sums, width, one_row);
+            for (std::int64_t i = 0; i < count; ++i) operand[i] += work_.params.H;
         }
     }
 

@@ -29,12 +29,14 @@ public:
     void run() {
         this->run_groups(shape(work_), [&] { run_group(); });
     }
-    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, work.params.H + work.features); }
+    static LoopShape shape(const LoopWork& work) {
+        return Base::shape_of(work, kGates, work.head_units + work.features);
+    }
     // The shape by which the loop's time is estimated. x W^T of several steps takes about a quarter of the time that it
     // takes step by step.
     static LoopShape timed_shape(const LoopWork& work) {
         const std::int64_t features = work.params.N < kManyRows ? work.features / 4 : work.features;
-        return Base::shape_of(work, kGates, work.params.H + features);
+        return Base::shape_of(work, kGates, work.head_units + features);
     }
 
 private:
@@ -152,7 +154,7 @@ private:
         const std::int64_t height = (live + chunks - 1) / chunks;
         const bool apart = C::kHasCandidate && Phase == 0 && scales_product_;
         const std::int64_t of_vector = height * (kCount + (apart ? 1 : 0)) * L;
-        const std::int64_t depth = units_ + (ahead ? 0 : work_.features);
+        const std::int64_t depth = work_.head_units + (ahead ? 0 : work_.features);
         const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)},
                               kCount * depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
         T* const memory =
@@ -183,10 +185,11 @@ private:
                 if (apart) std::memset(sums.candidate, 0, sizeof(T) * static_cast<std::size_t>(count * width));
                 if (multiplies) {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
-                    this->multiply_gates(operands, count, this->weights_, units_, First, apart ? End - 1 : End, vectors,
-                                         sums.gates, sums.row, sums.gate, this->one_row(k));
+                    this->multiply_gates(operands, count, this->weights_, work_.head_units, First,
+                                         apart ? End - 1 : End, vectors, sums.gates, sums.row, sums.gate,
+                                         this->one_row(k));
                     if (apart)
-                        this->multiply_gates(operands, count, this->weights_, units_, End - 1, End, vectors,
+                        this->multiply_gates(operands, count, this->weights_, work_.head_units, End - 1, End, vectors,
                                              sums.candidate, width, width, this->one_row(k));
                 }
                 for (std::int64_t i = 0; i < count; ++i)

@@ -1,7 +1,7 @@
 // The common part of a cell's time loops. Included once for each instruction set.
 //
-// Threads form teams. A team runs all steps for one group of batch rows of one direction after another. Its members
-// share the units, and wait at a barrier in every step (see split.h).
+// Threads form teams. A team runs all steps for one group after another: some batch rows of one block of units (see
+// LoopWork). Its members share the units, and wait at a barrier in every step (see split.h).
 #if defined(VKRNN_CPU_LOOP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_LOOP_INL_H
 #undef VKRNN_CPU_LOOP_INL_H
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "heads-inl.h"
 #include "product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,11 +69,12 @@ struct View {
     }
 };
 
-// A weight as panels. If `panels` is null, `rows` has it in the caller's layout: rows of `depth` elements, [slot,
-// unit].
+// The weight of a block of units as panels. If `panels` is null, `rows` has it in the caller's layout: rows of `depth`
+// elements, [slot, unit].
 template <class T>
 struct Weights {
     const T *panels = nullptr, *rows = nullptr;
+    Heads heads{};  // by which units read an operand
 };
 
 // The base of the time loops: a call's tensors in one direction, and where their elements are.
@@ -90,7 +92,7 @@ public:
           member_(member),
           steps_(work.params.T),
           batch_(work.params.N),
-          units_(work.params.H),
+          units_(work.block_units),
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
           has_lengths_(work.has_lengths != 0),
@@ -106,8 +108,8 @@ protected:
     static LoopShape shape_of(const LoopWork& work, std::int64_t products, std::int64_t depth) {
         return {work.params.T - work.steps_before - work.steps_after,
                 mean_rows(work),
-                work.directions,
-                (work.params.H + L - 1) / L,
+                work.directions * work.blocks,
+                (work.block_units + L - 1) / L,
                 products,
                 depth,
                 L,
@@ -115,19 +117,30 @@ protected:
                 work.two_phases != 0 ? 2 : 1};
     }
 
-    void use_direction(std::int64_t direction) {
+    // Selects a block of units. Blocks are numbered direction by direction.
+    void use_block(std::int64_t number) {
+        const std::int64_t direction = number / work_.blocks, block = number % work_.blocks, first = block * units_;
+        const Heads input_heads(work_.input_head_units, first, units_);
+        std::int64_t source = first;  // where the block's part of the source begins
+        if (work_.features != 0) source = input_heads.several ? 0 : input_heads.of(0) * work_.features;
         for (abi::uint v = 0; v < abi::kViews; ++v) {
             const abi::Strides& strides = work_.params.strides[v];
-            views_[v] = {pointer<T>(work_.params.at[2 * v + static_cast<std::size_t>(direction)]),
+            views_[v] = {pointer<T>(work_.params.at[2 * v + static_cast<std::size_t>(direction)]) +
+                             (v == abi::kProjected ? source : first) * strides.unit,
                          strides.step[direction],
                          strides.row,
                          strides.slot,
                          strides.unit,
                          (work_.packed_views >> v & 1U) != 0};
         }
-        weights_ = {pointer<const T>(work_.params.weights[direction]), pointer<const T>(work_.weight_rows[direction])};
-        input_weights_ = {pointer<const T>(work_.input_weights[direction]),
-                          pointer<const T>(work_.input_weight_rows[direction])};
+        const auto panels = [&](Address weights, std::int64_t depth) {
+            const T* const of_direction = pointer<const T>(weights);
+            return of_direction == nullptr ? nullptr : of_direction + block * kGates * vectors_ * L * depth;
+        };
+        weights_ = {panels(work_.params.weights[direction], work_.head_units),
+                    pointer<const T>(work_.weight_rows[direction]), Heads(work_.head_units, 0, units_)};
+        input_weights_ = {panels(work_.input_weights[direction], work_.features),
+                          pointer<const T>(work_.input_weight_rows[direction]), input_heads};
     }
 
     // Returns the length of a batch row. `n` is its position (see live_rows.h); without lengths, that is its number.
@@ -195,7 +208,7 @@ protected:
         if (team >= split.teams) return;
         own_ = member_.rank() % split.unit_parts;
         barrier_ = 1 + team;
-        for (std::int64_t group = team; group < directions() * split.row_parts; group += split.teams) {
+        for (std::int64_t group = team; group < blocks() * split.row_parts; group += split.teams) {
             members_ = split.unit_parts;
             use_group(group, split);
             mine_ = part_of(vectors_, own_, members_);
@@ -218,7 +231,8 @@ protected:
         return members_ > own_;
     }
 
-    [[nodiscard]] std::int64_t directions() const { return work_.directions; }
+    // Returns the number of blocks of units of all directions.
+    [[nodiscard]] std::int64_t blocks() const { return work_.directions * work_.blocks; }
 
     // sums[i][v] += operand[i] * panels[v], in blocks along k. `one_row`: see multiply_rows.
     HWY_INLINE void multiply(const T* const* operand, std::int64_t count, const T* panels, std::int64_t panel,
@@ -243,6 +257,9 @@ protected:
             return multiply_rows_of_gates(operand, count, weights.rows, depth, first, end, vectors, sums, sums_row,
                                           sums_gate, one_row);
         const std::int64_t panel = depth * L, some = vectors.end - vectors.begin;
+        if (weights.heads.several)
+            return multiply_heads(operand, count, weights, depth, first, end, vectors, sums, sums_row, sums_gate,
+                                  one_row);
         // If the tile width does not divide the units, all gates are computed as one product, which needs fewer narrow
         // tiles.
         bool together = some == vectors_ && sums_gate == some * L && some % widest_tile(count) != 0;
@@ -253,6 +270,40 @@ protected:
         for (int g = first; g < end; ++g)
             multiply(operand, count, weights.panels + (slot_[g] * vectors_ + vectors.begin) * panel, panel, depth, some,
                      sums + (g - first) * sums_gate, sums_row, one_row);
+    }
+
+    // The same for units of several heads.
+    HWY_NOINLINE void multiply_heads(const T* const* operand, std::int64_t count, const Weights<T>& weights,
+                                     std::int64_t depth, int first, int end, Range vectors, T* sums,
+                                     std::int64_t sums_row, std::int64_t sums_gate, bool one_row) const {
+        const T* panels[kGates];
+        for (int g = first; g < end; ++g) panels[g] = weights.panels + slot_[g] * vectors_ * depth * L;
+        multiply_heads(operand, count, weights.heads, depth, panels + first, end - first, vectors, sums, sums_row,
+                       sums_gate, one_row);
+    }
+
+    // sums[i][p] += operand[i] * panels[p], for some products of the same operand.
+    HWY_NOINLINE void multiply_heads(const T* const* operand, std::int64_t count, const Heads& heads,
+                                     std::int64_t depth, const T* const* panels, int products, Range vectors, T* sums,
+                                     std::int64_t sums_row, std::int64_t sums_gate, bool one_row) const {
+        const std::int64_t panel = depth * L;
+        for (std::int64_t v = vectors.begin; v < vectors.end;) {
+            const VectorHeads of_vector = heads.of_vector(v, L);
+            T* const to = sums + (v - vectors.begin) * L;
+            if (of_vector.first != of_vector.last) {
+                multiply_across_heads<T>(operand, count, depth, heads, of_vector, v, panels, products, to, sums_row,
+                                         sums_gate);
+                ++v;
+                continue;
+            }
+            const std::int64_t begin = v;
+            while (v < vectors.end && heads.of_vector(v, L).last == of_vector.first) ++v;
+            const T* rows[kChunkRows];
+            for (std::int64_t i = 0; i < count; ++i) rows[i] = operand[i] + of_vector.first * depth;
+            for (int p = 0; p < products; ++p)
+                multiply(rows, count, panels[p] + begin * panel, panel, depth, v - begin, to + p * sums_gate, sums_row,
+                         one_row);
+        }
     }
 
     // The same with a weight in the caller's layout: packs panels of a few units and uses them at once.
@@ -278,7 +329,8 @@ protected:
     const LoopWork& work_;
     C cell_;
     Member& member_;
-    const std::int64_t steps_, batch_, units_, vectors_;
+    const std::int64_t steps_, batch_;
+    const std::int64_t units_, vectors_;  // of a block
     const bool has_mask_, has_lengths_, has_upstream_cell_, scales_product_, two_phases_;
     const abi::uint keep_;  // see abi::kKeep
     const LiveRows live_;
@@ -301,7 +353,7 @@ private:
 
     void use_group(std::int64_t group, const Split& split) {
         const std::int64_t part = group % split.row_parts;
-        use_direction(group / split.row_parts);
+        use_block(group / split.row_parts);
         const Range rows = part_of(batch_, part, split.row_parts);
         first_ = has_lengths_ ? part : rows.begin;
         apart_ = has_lengths_ ? split.row_parts : 1;
@@ -314,7 +366,7 @@ private:
 
     template <class Body>
     void finish_alone(std::int64_t group, const Split& split, const Body& body) {
-        for (; group < directions() * split.row_parts; group += split.teams) {
+        for (; group < blocks() * split.row_parts; group += split.teams) {
             use_group(group, split);
             mine_ = {0, vectors_};
             body();

@@ -114,11 +114,24 @@ template <class T>
 void pack(const PackWork& work, Member& member) {
     constexpr std::int64_t L = kLanes<T>;
     const std::int64_t panels = (work.n + L - 1) / L;
-    const Range mine = part_of(work.batches * panels, member.rank(), member.size());
+    const Range mine = part_of(work.directions * work.blocks * work.batches * panels, member.rank(), member.size());
     for (std::int64_t i = mine.begin; i < mine.end; ++i) {
-        const std::int64_t batch = i / panels, n = i % panels * L;
-        pack_panel(pointer<const T>(work.in) + batch * work.in_batch + n * work.in_n, work.in_n, work.in_k,
-                   std::min(L, work.n - n), work.k, pointer<T>(work.out) + i * work.k * L);
+        const std::int64_t n = i % panels * L, matrix = i / panels, block = matrix / work.batches;
+        const T* const in = pointer<const T>(work.in) + block / work.blocks * work.in_direction +
+                            block % work.blocks * work.in_block + matrix % work.batches * work.in_batch;
+        T* const out = pointer<T>(work.out) + i * work.k * L;
+        const std::int64_t columns = std::min(L, work.n - n);
+        if (work.head_units == work.n) {
+            pack_panel(in + n * work.in_n, work.in_n, work.in_k, columns, work.k, out);
+            continue;
+        }
+        for (std::int64_t k = 0; k < work.k; ++k)
+            for (std::int64_t lane = 0; lane < L; ++lane) {
+                const std::int64_t unit = n + lane;
+                out[k * L + lane] = lane >= columns ? T{0}
+                                                    : in[unit / work.head_units * work.in_head +
+                                                         unit % work.head_units * work.in_n + k * work.in_k];
+            }
     }
 }
 
@@ -224,8 +237,8 @@ inline Grid grid_for(std::int64_t m, std::int64_t n, unsigned threads) {
 
 // Clears a member's share of those rows of C whose batch row has ended.
 template <class T>
-void clear_ended(const ProductWork& work, const LiveRows& live, T* c, Member& member) {
-    const Range mine = part_of(live.T, member.rank(), member.size());
+void clear_ended(const ProductWork& work, const LiveRows& live, T* c, unsigned rank, unsigned members) {
+    const Range mine = part_of(live.T, rank, members);
     for (std::int64_t t = mine.begin; t < mine.end; ++t)
         for (std::int64_t i = live.live(t); i < live.N; ++i)
             std::memset(c + (t * live.N + live.order()[i]) * work.c_m, 0, static_cast<std::size_t>(work.n) * sizeof(T));
@@ -244,12 +257,19 @@ void product(const ProductWork& given, Member& member) {
         if (work.of_live.c != 0) lines.c = live.lines();
     }
     const std::int64_t panels = (work.n + L - 1) / L;
-    const Grid grid = grid_for(work.m, work.n, member.size());
-    const Range rows = part_of(work.m, member.rank() / grid.columns, grid.rows);
-    const Range columns = part_of(panels, member.rank() % grid.columns, grid.columns);
-    const Range packs = part_of(panels, member.rank(), member.size());
-    T* const packed = pointer<T>(work.packed);
-    for (std::int64_t batch = 0; batch < work.batches; ++batch) {
+    // Members share each batch, or have batches of their own if there are many, and then need no barrier.
+    const bool own = member.size() > 1 && work.batches >= 2 * std::int64_t{member.size()};
+    const unsigned members = own ? 1 : member.size(), rank = own ? 0 : member.rank();
+    const Range batches = own ? part_of(work.batches, member.rank(), member.size()) : Range{0, work.batches};
+    const auto wait = [&] { return members == 1 || member.barrier(0, rank, members, false) != 0; };
+    const Grid grid = grid_for(work.m, work.n, members);
+    const Range rows = part_of(work.m, rank / grid.columns, grid.rows);
+    const Range columns = part_of(panels, rank % grid.columns, grid.columns);
+    const Range packs = part_of(panels, rank, members);
+    T* const packed = own ? static_cast<T*>(member.scratch(
+                                0, sizeof(T) * static_cast<std::size_t>(product_elements(work.n, work.k, L))))
+                          : pointer<T>(work.packed);
+    for (std::int64_t batch = batches.begin; batch < batches.end; ++batch) {
         const T* const a = pointer<const T>(work.a) + batch * work.a_batch;
         const T* const b = pointer<const T>(work.b) + batch * work.b_batch;
         T* const c = pointer<T>(work.c) + batch * work.c_batch;
@@ -257,16 +277,16 @@ void product(const ProductWork& given, Member& member) {
         for (std::int64_t k = 0; k < std::max<std::int64_t>(work.k, 1); k += kPackedDepth) {
             const std::int64_t depth = std::min(kPackedDepth, work.k - k);
             if (work.is_packed == 0) {
-                if (batch + k > 0 && member.barrier(0, member.rank(), member.size(), false) == 0) return;
+                if (batch + k > 0 && !wait()) return;
                 for (std::int64_t p = packs.begin; p < packs.end; ++p)
                     pack_panel(b + p * L * work.b_n + (lines.b == nullptr ? k * work.b_k : 0), work.b_n, work.b_k,
                                std::min(L, work.n - p * L), depth, packed + p * depth * L,
                                lines.b == nullptr ? nullptr : lines.b + k);
-                if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
+                if (!wait()) return;
             }
             product_part(work, a, packed, k, depth, c, lines, rows, columns, member);
         }
-        if (lines.c != nullptr) clear_ended(work, live, c, member);
+        if (lines.c != nullptr) clear_ended(work, live, c, rank, members);
     }
 }
 

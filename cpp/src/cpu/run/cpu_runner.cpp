@@ -159,7 +159,8 @@ Address CpuRunner::in_step_order(const StreamPart& part, const Layer& layer, Add
 }
 
 void CpuRunner::prepare_row_step(const StreamPart& part, Layer& layer) {
-    if (part.spec.N != 1 || part.spec.two_phases()) return;
+    const bool heads = part.spec.heads() > 1 || part.spec.input_heads() > 1;
+    if (part.spec.N != 1 || part.spec.two_phases() || heads) return;
     const LoopWork& loop = layer.loop_work;
     const abi::StepParams& params = loop.params;
     layer.step_work = {.source = 0,

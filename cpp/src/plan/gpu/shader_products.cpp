@@ -14,8 +14,8 @@ constexpr std::int64_t kMaxParts = 1024;
 
 double product_flops(const Spec& spec) {
     const double each = 2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(spec.D() * spec.G() * spec.H);
-    const double input = spec.has(Argument::input_weight) ? each * static_cast<double>(spec.I) : 0;
-    return spec.gradients ? 2 * input + each * static_cast<double>(spec.H) : input;
+    const double input = spec.has(Argument::input_weight) ? each * static_cast<double>(spec.head_features()) : 0;
+    return spec.gradients ? 2 * input + each * static_cast<double>(spec.head_units()) : input;
 }
 
 void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,

@@ -14,10 +14,12 @@ std::int64_t lanes_of(const PlanBuilder& builder) {
 
 constexpr std::int64_t kFewRows = 8;
 
-// A weight's matrices B(n, k) as panels, with strides in elements.
+// A weight's matrices B(n, k) as panels, with strides in elements: see cpu::PackWork.
 struct Panels {
     std::int64_t n, k, batches;
     std::int64_t in_n, in_k, in_batch;
+    std::int64_t blocks = 1, in_block = 0, directions = 1, in_direction = 0;
+    std::int64_t head_units = n, in_head = 0;
 };
 
 // Adds the step that packs an argument, and returns the buffer with its panels. An array keeps its panels from call to
@@ -26,8 +28,10 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
                  bool optional = false) {
     const std::int64_t lanes = lanes_of(builder);
     const std::size_t buffer = builder.prepacked(
-        label, cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
-        {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch}, optional);
+        label, cpu::panel_elements(panels.n, panels.k, panels.directions * panels.blocks * panels.batches, lanes), from,
+        {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch, panels.blocks,
+         panels.in_block, panels.directions, panels.in_direction, panels.head_units, panels.in_head},
+        optional);
     cpu::PackWork work{};
     work.in = builder.at(from, 0);
     work.out = builder.at(buffer, 0);
@@ -37,6 +41,12 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     work.n = panels.n;
     work.k = panels.k;
     work.batches = panels.batches;
+    work.in_block = panels.in_block;
+    work.blocks = panels.blocks;
+    work.in_direction = panels.in_direction;
+    work.directions = panels.directions;
+    work.in_head = panels.in_head;
+    work.head_units = panels.head_units;
     Dispatch made{label, builder.kernel("pack", {}), {}, make_block(work)};
     made.fills = buffer;
     builder.add(std::move(made));
@@ -91,6 +101,17 @@ cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b
     return {spec.T, spec.N, at_lines(a), along_k ? at_lines(b) : 0, along_k ? 0 : at_lines(c), along_k ? 1U : 0U};
 }
 
+// Returns how many heads a block of units has. Heads of few vectors share a block, because cells compute two vectors at
+// a time.
+std::int64_t heads_of_block(const PlanBuilder& builder) {
+    const Spec& spec = builder.spec();
+    const std::int64_t lanes = lanes_of(builder);
+    if (spec.head_units() >= 2 * lanes) return 1;
+    std::int64_t heads = 1;
+    while (heads < spec.heads() && (heads * spec.head_units() < 4 * lanes || spec.heads() % heads != 0)) ++heads;
+    return heads;
+}
+
 void loop(PlanBuilder& builder, const std::string& label, const std::string& cell_kernel, const StepBlock& block,
           std::uint32_t keep, bool is_lane, cpu::LoopWork work = {}) {
     const Spec& spec = builder.spec();
@@ -99,6 +120,12 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& cel
     work.has_initial = spec.has(Argument::init_state);
     work.two_phases = spec.two_phases();
     work.directions = static_cast<std::uint32_t>(spec.D());
+    if (work.blocks == 0) {
+        work.blocks = 1;
+        work.block_units = spec.H;
+    }
+    work.head_units = spec.head_units();
+    work.input_head_units = spec.input_head_units();
     work.live = live_rows(builder);
     work.has_lengths = spec.has(Argument::lengths);
     work.packed_views = block.packed_views();
@@ -116,36 +143,71 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& cel
 
 void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
     const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
+    const std::int64_t H = spec.H, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
     // A single step of few rows reads each weight about once, so writing panels would not pay off.
-    const bool optional = spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype);
-    const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight],
-                                     {H, H, D * G, H, 1, H * H}, optional);
-    views.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
+    const bool optional =
+        spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype) && spec.heads() == 1 && spec.input_heads() == 1;
     cpu::LoopWork work{};
+    work.block_units = heads_of_block(builder) * spec.head_units();
+    work.blocks = H / work.block_units;
+    const auto pack_blocks = [&](Argument argument, std::int64_t depth) {
+        const Panels panels{.n = work.block_units,
+                            .k = depth,
+                            .batches = G,
+                            .in_n = depth,
+                            .in_k = 1,
+                            .in_batch = H * depth,
+                            .blocks = work.blocks,
+                            .in_block = work.block_units * depth,
+                            .directions = D,
+                            .in_direction = G * H * depth};
+        return pack(builder, "pack " + std::string(name_of(argument)), inputs[argument], panels, optional);
+    };
+    const auto direction = [&](std::int64_t depth) {
+        return cpu::panel_elements(work.block_units, depth, work.blocks * G, lanes);
+    };
+    const std::int64_t depth = spec.head_units();
+    views.weights(pack_blocks(Argument::recurrent_weight, depth), 1, direction(depth), depth);
     for (std::int64_t d = 0; d < D; ++d)
-        work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * H);
+        work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * depth);
     if (spec.has(Argument::input_weight)) {
-        const std::size_t panels =
-            pack(builder, "pack input_weight", inputs[Argument::input_weight], {H, I, D * G, I, 1, H * I}, optional);
+        work.features = spec.head_features();
+        const std::size_t panels = pack_blocks(Argument::input_weight, work.features);
         for (std::int64_t d = 0; d < D; ++d) {
-            work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
-            work.input_weight_rows[d] = builder.at(inputs[Argument::input_weight], d * G * H * I);
+            work.input_weights[d] = builder.at(panels, d * direction(work.features));
+            work.input_weight_rows[d] = builder.at(inputs[Argument::input_weight], d * G * H * work.features);
         }
-        work.features = I;
-        views.features(abi::kProjected, inputs[Argument::source], I);
-        builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * I));
+        views.features(abi::kProjected, inputs[Argument::source], spec.I);
+        builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * work.features));
     }
     order_rows(builder, inputs);
     loop(builder, "time loop", "forward", views, keeps_training_state(spec), spec.piece_steps != 0, work);
 }
 
 void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
-    const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
-    const std::size_t weights =
-        pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
-    views.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
-    loop(builder, "time loop back", "backward", views, 0, builder.spec().piece_steps != 0);
+    const Spec& spec = builder.spec();
+    const std::int64_t H = spec.H, G = spec.G(), D = spec.D(), depth = spec.head_units();
+    cpu::LoopWork work{};
+    work.block_units = heads_of_block(builder) * depth;
+    work.blocks = H / work.block_units;
+    Panels panels{.n = H, .k = G * H, .batches = 1, .in_n = 1, .in_k = H, .in_batch = 0};
+    if (spec.heads() > 1)
+        panels = {.n = work.block_units,
+                  .k = depth,
+                  .batches = G,
+                  .in_n = 1,
+                  .in_k = depth,
+                  .in_batch = H * depth,
+                  .blocks = work.blocks,
+                  .in_block = work.block_units * depth,
+                  .head_units = depth,
+                  .in_head = depth * depth};
+    panels.directions = D;
+    panels.in_direction = G * H * depth;
+    const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], panels);
+    views.weights(weights, 1,
+                  cpu::panel_elements(panels.n, panels.k, panels.batches * panels.blocks, lanes_of(builder)), G * H);
+    loop(builder, "time loop back", "backward", views, 0, spec.piece_steps != 0, work);
 }
 
 }  // namespace
@@ -192,7 +254,7 @@ void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, con
     cpu::SumWork work{};
     work.in = builder.at(sum.in.buffer, sum.in.offset);
     work.live = live_rows(builder);
-    work.of_live = live_work(builder, sum.in.buffer, sum.in.buffer, 0, true);
+    if (sum.sequence) work.of_live = live_work(builder, sum.in.buffer, sum.in.buffer, 0, true);
     work.out = builder.at(sum.out, sum.out_offset);
     work.in_row = sum.in.row;
     work.in_direction = sum.in.direction;

@@ -62,7 +62,7 @@ std::size_t loop_kernel(PlanBuilder& builder, const Phase& phase, const StepBloc
     constants.set(abi::kLocalSize, "workgroup", shape.workgroup)
         .set(abi::kLanes, "lanes", shape.lanes)
         .set(abi::kRows, "rows", rows_of(builder))
-        .flag(abi::kVectorLoads, "vector_loads", spec.H % 4 == 0)
+        .flag(abi::kVectorLoads, "vector_loads", spec.head_units() % 4 == 0)
         .stored(views.stored(), spec.dtype);
     return builder.cell_kernel(spec.gradients ? "backward" : "forward", std::move(constants));
 }
@@ -75,7 +75,7 @@ std::array<std::uint32_t, 3> step_groups(const PlanBuilder& builder) {
     return builder.groups(unit_blocks * ceil_div(spec.N, rows_of(builder)), spec.D());
 }
 
-// The buffer with the recurrent weight as the backward loop reads it: [D, H, G * H].
+// The buffer with the recurrent weight as the backward loop reads it: [D, H / heads, G * H].
 struct TransposedWeight {
     std::size_t buffer = kNoBuffer;
 };
@@ -103,6 +103,10 @@ std::optional<CostEstimate> StepLoop::estimate(const Spec& spec, const Profile& 
     StepShape shape = usual_shape(profile);
     // In float64, sums of more rows need more registers than some compilers for these GPUs give an invocation.
     if (is_amd(profile) && spec.dtype == Dtype::float64) shape.rows = 2;
+    if (spec.heads() > 1) {  // no more lanes than vec4s of a dot product
+        const std::int64_t depth = spec.head_units() * (spec.gradients ? spec.G() : 1);
+        shape.lanes = std::min(shape.lanes, std::bit_ceil(u32(ceil_div(depth, 4))));
+    }
     return CostEstimate{static_cast<double>(spec.T) * step, parameters_of(with_parameters(shape, wanted))};
 }
 
@@ -111,29 +115,31 @@ void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepB
     const Spec& spec = builder.spec();
     const std::int64_t rows = spec.G() * spec.H;
     const std::size_t weight = inputs[Argument::recurrent_weight];
-    const std::size_t out = builder.scratch_like(weight, "transposed weight", spec.D() * rows * spec.H);
+    const std::size_t out = builder.scratch_like(weight, "transposed weight", spec.D() * rows * spec.head_units());
     builder.notes<TransposedWeight>().buffer = out;
     abi::TransposePush push{};
     push.in_ = builder.at(weight, 0);
     push.out_ = builder.at(out, 0);
     push.rows = u32(rows);
-    push.columns = u32(spec.H);
+    push.columns = u32(spec.head_units());
     Constants constants;
     constants.stored(builder.stored({weight, out}), spec.dtype);
     builder.dispatch("transpose", builder.kernel("transpose", std::move(constants)),
-                     builder.groups(ceil_div(rows * spec.H, abi::kElementwiseGroup), spec.D()), make_block(push), true);
+                     builder.groups(ceil_div(rows * spec.head_units(), abi::kElementwiseGroup), spec.D()),
+                     make_block(push), true);
 }
 
 void StepLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H, G = spec.G();
+    const std::int64_t H = spec.H, G = spec.G(), units = spec.head_units();
     add_loop_of_phases(builder, [&](const Phase& phase) {
         StepBlock of_phase = views;
         if (spec.gradients) {
             of_phase.skip_slots(abi::kRecurrentDelta, phase.first);
-            of_phase.weights(builder.notes<TransposedWeight>().buffer, H, G * H, phase.count * H, phase.first * H);
+            of_phase.weights(builder.notes<TransposedWeight>().buffer, units, G * H, phase.count * units,
+                             phase.first * H);
         } else {
-            of_phase.weights(inputs[Argument::recurrent_weight], G * H, H, H);
+            of_phase.weights(inputs[Argument::recurrent_weight], G * H, units, units);
         }
         return step_dispatch(builder, phase.label, loop_kernel(builder, phase, of_phase), step_groups(builder),
                              of_phase);

@@ -19,6 +19,7 @@ struct SliceShape {
     std::uint32_t rows;            // batch rows of a workgroup
     std::uint32_t register_vec4s;  // vec4s of its own weights that an invocation keeps in registers
     std::uint32_t steps;           // most steps of one dispatch
+    std::uint32_t heads;           // heads of a workgroup
 
     static Range lanes_range(const Profile& profile, const SliceShape& /*shape*/) {
         return {.most = profile.subgroup_size, .power_of_two = true, .of_what = kSubgroup};
@@ -29,31 +30,39 @@ struct SliceShape {
             {"slice_units", &SliceShape::units, Range{.most = 16, .power_of_two = true}},
             {"slice_rows", &SliceShape::rows, Range{.most = 8, .power_of_two = true}},
             {"register_vec4s", &SliceShape::register_vec4s, Range{.most = kMostVec4s}},
-            {"slice_steps", &SliceShape::steps, Range{.least = 1, .most = 1U << 30U}}};
+            {"slice_steps", &SliceShape::steps, Range{.least = 1, .most = 1U << 30U}},
+            {"slice_heads", &SliceShape::heads, Range{.least = 1}}};
         return kAll;
     }
 };
 
-constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
+constexpr SliceShape kUsual{4, 1, 1, 16, 4096, 1};
 constexpr std::int64_t kVec4Bytes = 16;
+constexpr std::int64_t kMostParts = 65535;  // workgroups along z
 
 // The layout of a call's work, forward or backward.
 struct Layout {
     SliceShape shape;
-    std::int64_t products, depth, runs, invocations, register_vec4s, shared_vec4s, shared_bytes;
+    std::int64_t products, depth, head_units, parts;  // `parts`: parts of a direction's heads
+    std::int64_t runs, invocations, register_vec4s, shared_vec4s, shared_bytes;
 
     Layout(SliceShape wanted, const Spec& spec, const Profile& profile)
-        : shape(wanted), products(spec.gradients ? 1 : spec.G()), depth(spec.gradients ? spec.G() * spec.H : spec.H) {
+        : shape(wanted),
+          products(spec.gradients ? 1 : spec.G()),
+          depth((spec.gradients ? spec.G() : 1) * spec.head_units()),
+          head_units(spec.head_units()),
+          parts(ceil_div(spec.heads(), shape.heads)) {
         runs = ceil_div(ceil_div(depth, 4), shape.lanes);
         invocations =
-            ceil_div(ceil_div(spec.H, shape.units) * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
+            ceil_div(ceil_div(units(), shape.units) * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
         register_vec4s = std::min<std::int64_t>(shape.register_vec4s, vec4s());
-        shared_bytes = std::int64_t{2} * shape.rows * runs * shape.lanes * kVec4Bytes;
+        shared_bytes = std::int64_t{2} * shape.heads * shape.rows * runs * shape.lanes * kVec4Bytes;
         const std::int64_t room = profile.max_shared_memory - shared_bytes - kVec4Bytes;
         shared_vec4s = std::clamp<std::int64_t>(room / (invocations * kVec4Bytes), 0, vec4s() - register_vec4s);
         shared_bytes += std::max<std::int64_t>(shared_vec4s * invocations, 1) * kVec4Bytes;
     }
 
+    [[nodiscard]] std::int64_t units() const { return shape.heads * head_units; }
     [[nodiscard]] std::int64_t values() const { return std::int64_t{shape.rows} * shape.units * products; }
     [[nodiscard]] std::int64_t cells() const {
         return std::max<std::int64_t>(1, std::int64_t{shape.rows} * shape.units / shape.lanes);
@@ -67,12 +76,23 @@ struct Layout {
     }
     [[nodiscard]] std::int64_t vec4s() const { return runs * shape.units * products; }
     [[nodiscard]] std::int64_t weights() const { return vec4s() * invocations * 4; }
-    [[nodiscard]] bool fits(const Profile& profile) const {
-        return shape.lanes <= profile.subgroup_size && vec4s() <= kMostVec4s &&
+    // Lanes share units of one head.
+    [[nodiscard]] bool fits(const Spec& spec, const Profile& profile) const {
+        return spec.heads() % shape.heads == 0 && (shape.heads == 1 || head_units % shape.units == 0) &&
+               spec.D() * parts <= kMostParts && shape.lanes <= profile.subgroup_size && vec4s() <= kMostVec4s &&
                invocations <= std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x) &&
                shared_bytes <= profile.max_shared_memory;
     }
 };
+
+// Returns the numbers of heads that a workgroup may have: the divisors of all heads that it has invocations for.
+std::vector<std::uint32_t> heads_of_workgroups(const Spec& spec, const Profile& profile) {
+    std::vector<std::uint32_t> found;
+    for (std::int64_t heads = 1; heads <= std::min<std::int64_t>(spec.heads(), profile.max_workgroup_invocations);
+         ++heads)
+        if (spec.heads() % heads == 0) found.push_back(static_cast<std::uint32_t>(heads));
+    return found;
+}
 
 // Estimates the registers that an invocation needs besides those that hold weights.
 std::int64_t other_registers(const Layout& layout, const Spec& spec) {
@@ -92,8 +112,8 @@ std::uint32_t register_vec4s(const Spec& spec, const Profile& profile, const Sli
 // multiprocessor share its throughput, but their latencies overlap.
 double step_cost(const Layout& layout, const Spec& spec, const Profile& profile, const SliceCosts& costs) {
     const auto units = static_cast<double>(multiprocessors(profile, spec));
-    const double slices =
-        std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
+    const double slices = std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D() * layout.parts) /
+                                    units);  // of the busiest
     const std::int64_t taken = (layout.register_vec4s * 4 + other_registers(layout, spec)) * layout.invocations;
     const auto at_once = static_cast<double>(std::max<std::int64_t>(
         1, std::min(registers_of(profile) / taken, std::int64_t{profile.max_shared_memory} / layout.shared_bytes)));
@@ -145,19 +165,22 @@ std::optional<CostEstimate> SliceLoop::estimate(const Spec& spec, const Profile&
                                                 const Parameters& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
     std::optional<CostEstimate> best;
-    for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
-        for (const std::uint32_t units : {2U, 4U, 8U, 16U})
-            for (const std::uint32_t rows : {1U, 2U, 4U}) {
-                SliceShape shape = with_parameters(SliceShape{lanes, units, rows, 0, kUsual.steps}, wanted);
-                if (shape.lanes > profile.subgroup_size) continue;
-                shape.register_vec4s = register_vec4s(spec, profile, costs.slices, shape);
-                shape = with_parameters(shape, wanted);
-                const Layout layout(shape, spec, profile);
-                if (!layout.fits(profile)) continue;
-                const double microseconds =
-                    static_cast<double>(spec.T) * step_cost(layout, spec, profile, costs.slices);
-                if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, parameters_of(shape)};
-            }
+    const auto consider = [&](const SliceShape& usual) {
+        SliceShape shape = with_parameters(usual, wanted);
+        if (shape.lanes > profile.subgroup_size) return;
+        shape.register_vec4s = register_vec4s(spec, profile, costs.slices, shape);
+        shape = with_parameters(shape, wanted);
+        const Layout layout(shape, spec, profile);
+        if (!layout.fits(spec, profile)) return;
+        const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile, costs.slices);
+        if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, parameters_of(shape)};
+    };
+    // One unit or lane pays off only for small heads.
+    const std::uint32_t least = spec.heads() > 1 ? 1 : 2;
+    for (const std::uint32_t heads : heads_of_workgroups(spec, profile))
+        for (std::uint32_t lanes = least; lanes <= 16; lanes *= 2)
+            for (std::uint32_t units = least; units <= 16; units *= 2)
+                for (const std::uint32_t rows : {1U, 2U, 4U}) consider({lanes, units, rows, 0, kUsual.steps, heads});
     if (!best) return best;
     best->ratio = (spec.gradients ? costs.lanes.backward : costs.lanes.forward).slices;
     best->microseconds += costs.slices.dispatch;
@@ -178,16 +201,21 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     const Spec& spec = builder.spec();
     const std::string label = spec.gradients ? "steps back" : "steps";
     const Layout layout = layout_of(builder);
-    const std::size_t out = builder.scratch("slice weights", spec.D() * layout.weights());
+    const std::size_t out = builder.scratch("slice weights", spec.D() * layout.parts * layout.weights());
     abi::SlicePackPush pack{};
     pack.in_ = builder.at(inputs[Argument::recurrent_weight], 0);
     pack.out_ = builder.at(out, 0);
-    pack.in_direction = spec.G() * spec.H * spec.H;
-    pack.in_k = spec.gradients ? spec.H : 1;
-    pack.in_unit = spec.gradients ? 1 : spec.H;
-    pack.in_slot = spec.gradients ? 0 : spec.H * spec.H;
+    const std::int64_t units = spec.head_units();
+    pack.in_direction = spec.G() * spec.H * units;
+    pack.in_head = units * units;
+    pack.in_k = spec.gradients ? units : 1;
+    pack.in_k_slot = spec.gradients ? spec.H * units : 0;
+    pack.in_unit = spec.gradients ? 1 : units;
+    pack.in_slot = spec.gradients ? 0 : spec.H * units;
     pack.depth = u32(layout.depth);
-    pack.H = u32(spec.H);
+    pack.H = u32(layout.units());
+    pack.parts = u32(layout.parts);
+    pack.head_units = u32(units);
     pack.runs = u32(layout.runs);
     pack.lanes = layout.shape.lanes;
     pack.units = layout.shape.units;
@@ -197,28 +225,31 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     Constants packing;
     packing.stored(builder.stored({inputs[Argument::recurrent_weight]}), spec.dtype);
     builder.dispatch(label + ": pack", builder.kernel("slice_pack", std::move(packing)),
-                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()), make_block(pack),
-                     true);
+                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D() * layout.parts),
+                     make_block(pack), true);
 
-    Constants constants = cell_constants(spec, {0, keeps_training_state(spec)});
+    Constants constants = cell_constants(spec, {0, keeps_training_state(spec), layout.shape.heads});
     constants.set(abi::kLocalSize, "workgroup", u32(layout.invocations))
         .set(abi::kSliceInvocations, {}, u32(layout.invocations))
         .set(abi::kSliceLanes, "slice_lanes", layout.shape.lanes)
         .set(abi::kSliceUnits, "slice_units", layout.shape.units)
         .set(abi::kSliceRows, "slice_rows", layout.shape.rows)
+        .set(abi::kSliceHeads, spec.heads() > 1 ? "slice_heads" : "", layout.shape.heads)
         .set(abi::kSliceRuns, "slice_runs", u32(layout.runs))
         .set(abi::kRegisterVec4s, "register_vec4s", u32(layout.register_vec4s))
         .set(abi::kSharedVec4s, "shared_vec4s", u32(layout.shared_vec4s))
         .flag(abi::kToInitial, "to_initial", spec.gradients && spec.has(Argument::init_state));
 
+    views.divide(layout.shape.heads);
     views.weights(out, 1, layout.weights(), layout.depth);
     constants.stored(views.stored(), spec.dtype);
     const std::int64_t steps = steps_in_dispatch(spec, steps_of(layout, builder.profile()));
     const std::size_t kernel =
         builder.cell_kernel(spec.gradients ? "slices_backward" : "slices_forward", std::move(constants));
     Loop loop = loop_over(spec, steps);
-    loop.body.push_back(step_dispatch(
-        builder, label, kernel, builder.groups(ceil_div(spec.N, layout.shape.rows), spec.D()), views, u32(steps)));
+    loop.body.push_back(step_dispatch(builder, label, kernel,
+                                      builder.groups(ceil_div(spec.N, layout.shape.rows), spec.D() * layout.parts),
+                                      views, u32(steps)));
     builder.add(std::move(loop), steps);
 }
 

@@ -1,0 +1,36 @@
+// The products with weights around a call's loop, if the weights have blocks on their diagonal. A product is then one
+// for each direction and gate, with the heads as its batches.
+#pragma once
+
+#include "builder.h"
+
+namespace vkrnn {
+
+// The buffers of x W^T: the source [T, N, I], W, and the gates' sums or their deltas [T, N, D G H].
+struct InputProduct {
+    std::size_t source = 0, weight = 0, gates = 0;
+};
+
+// Return the products that compute the gates' sums, and the gradient of W.
+std::vector<Product> project_products(const Spec& spec, const InputProduct& of);
+std::vector<Product> input_weight_products(const Spec& spec, const InputProduct& of);
+
+// Adds steps that compute the gradient of the source. With heads, a product is one of D G terms, which are then summed.
+void add_source_gradient(PlanBuilder& builder, const InputProduct& of, bool independent);
+
+// The recurrent products of some gates: their slots, and those of the buffer of deltas or sums, and the operand's
+// buffer [T, N, D H]. `directions` from `direction` on are computed.
+struct RecurrentProduct {
+    std::size_t operand = 0, weight = 0, gates = 0;
+    std::int64_t slot = 0, slots = 0;              // of the weight
+    std::int64_t gates_slot = 0, gates_slots = 0;  // the first one in the other buffer, and how many that has
+    std::int64_t direction = 0, directions = 0;
+};
+
+// Adds the products of all steps.
+void add_recurrent_product(PlanBuilder& builder, const std::string& label, const RecurrentProduct& of);
+
+// Adds steps that compute the gradient of these slots of the weight.
+void add_recurrent_gradient(PlanBuilder& builder, const RecurrentProduct& of, bool independent);
+
+}  // namespace vkrnn
