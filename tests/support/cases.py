@@ -471,6 +471,7 @@ def _heads(cell: str) -> Iterator[Case]:
         yield _case(cell, (4, 5, 3, 8), options | {"heads": 2}, present=everything - {"input_weight", "mask"})
         yield _case(cell, (4, 2, 8, 4), options | {"input_heads": 4}, present=frozenset(["input_weight"]))
         yield _case(cell, (6, 3, 5, 7), next(directions) | reset | {"heads": 7})
+        yield _case(cell, (4, 3, 6, 6), next(directions) | reset | {"heads": 6, "input_heads": 6})
         yield _case(cell, (3, 5, 6, 60), next(directions) | reset | {"heads": 20, "input_heads": 6})
         yield _case(cell, (3, 4, 64, 64), next(directions) | reset | {"heads": 4, "input_heads": 8})
         wide = {"heads": 3, "input_heads": 3}

@@ -55,10 +55,13 @@ struct ProductWork {
     Stride c_m, c_batch;
     std::int64_t m, n, k, batches;
     LiveWork of_live;
-    std::uint32_t is_packed,
-        padding;  // is_packed = 1: `packed` has the panels of B already; one batch, k <= kPackedDepth
+    std::uint32_t is_packed;  // 1: `packed` has the panels of B already; one batch, k <= kPackedDepth
+    // 1: the batches are heads of few columns. Rows of A and of C have one head after the other, and `packed` has room
+    // for the panels of all heads side by side, as if they were one matrix.
+    std::uint32_t narrow_heads;
 };
 inline constexpr std::int64_t kPackedDepth = 4096;
+inline constexpr std::int64_t kNarrowDepth = 128;  // the most k of narrow heads
 constexpr std::int64_t product_elements(std::int64_t n, std::int64_t k, std::int64_t lanes) {
     return panel_elements(n, k < kPackedDepth ? k : kPackedDepth, 1, lanes);
 }
@@ -69,7 +72,7 @@ struct SumWork {
     Stride in_row, in_direction, in_gate;
     Stride factor_row, factor_direction, factor_gate;
     std::int64_t rows, directions, gates, width;
-    LiveWork of_live;  // its `a` is for `in`; the factor is packed
+    LiveWork of_live;  // its `a` is for `in`, its `b` for the factor
     std::uint32_t has_factor, padding;
 };
 

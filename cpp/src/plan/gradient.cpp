@@ -114,9 +114,7 @@ private:
         if (has(Argument::input_weight)) {
             add_source_gradient(builder_, {result(Argument::source), inputs_[Argument::input_weight], delta_},
                                 has(Argument::bias));
-            const InputProduct of_weight{inputs_[Argument::source], result(Argument::input_weight), delta_};
-            for (const Product& weight : input_weight_products(spec_, of_weight))
-                builder_.product("gradient of input_weight", weight, true);
+            add_input_weight_gradient(builder_, {inputs_[Argument::source], result(Argument::input_weight), delta_});
         }
         if (only_candidate_) {
             recurrent_gradient({operand_, 0, delta_, 0, candidate_, 0, G, 0, D});

@@ -80,20 +80,6 @@ std::vector<Product> project_products(const Spec& spec, const InputProduct& of) 
     return found;
 }
 
-std::vector<Product> input_weight_products(const Spec& spec, const InputProduct& of) {
-    const InputParts parts(spec);
-    std::vector<Product> found;
-    for (std::int64_t part = 0; part < parts.count; ++part)
-        found.push_back({.m = parts.units,
-                         .n = spec.head_features(),
-                         .k = spec.rows(),
-                         .batches = parts.batches,
-                         .a = by_columns(gates_of(spec, parts, of.gates, part)),
-                         .b = by_columns(source_of(spec, of.source)),
-                         .c = weight_of(spec, parts, of.weight, part)});
-    return found;
-}
-
 void add_source_gradient(PlanBuilder& builder, const InputProduct& of, bool independent) {
     const Spec& spec = builder.spec();
     const InputParts parts(spec);
@@ -120,6 +106,30 @@ void add_source_gradient(PlanBuilder& builder, const InputProduct& of, bool inde
     RowSum sum{.rows = parts.count, .width = elements, .in = {.buffer = terms, .row = elements}, .out = of.source};
     sum.sequence = false;
     builder.row_sum(label, sum);
+}
+
+void add_input_weight_gradient(PlanBuilder& builder, const InputProduct& of) {
+    const Spec& spec = builder.spec();
+    const InputParts parts(spec);
+    const std::string label = "gradient of input_weight";
+    if (parts.count > 1 && parts.units == 1 && spec.head_features() == 1) {  // a sum for each unit
+        const std::int64_t H = spec.H, D = spec.D(), G = spec.G();
+        RowSum sum{.rows = spec.rows(), .directions = D, .gates = G, .width = H};
+        sum.in = {.buffer = of.gates, .row = D * G * H, .direction = G * H, .gate = H};
+        sum.factor = RowSum::Term{.buffer = of.source, .row = spec.I};
+        sum.out = of.weight;
+        return builder.row_sum(label, sum, true);
+    }
+    for (std::int64_t part = 0; part < parts.count; ++part)
+        builder.product(label,
+                        {.m = parts.units,
+                         .n = spec.head_features(),
+                         .k = spec.rows(),
+                         .batches = parts.batches,
+                         .a = by_columns(gates_of(spec, parts, of.gates, part)),
+                         .b = by_columns(source_of(spec, of.source)),
+                         .c = weight_of(spec, parts, of.weight, part)},
+                        true);
 }
 
 void add_recurrent_product(PlanBuilder& builder, const std::string& label, const RecurrentProduct& of) {

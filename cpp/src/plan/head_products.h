@@ -11,12 +11,13 @@ struct InputProduct {
     std::size_t source = 0, weight = 0, gates = 0;
 };
 
-// Return the products that compute the gates' sums, and the gradient of W.
+// Returns the products that compute the gates' sums.
 std::vector<Product> project_products(const Spec& spec, const InputProduct& of);
-std::vector<Product> input_weight_products(const Spec& spec, const InputProduct& of);
 
-// Adds steps that compute the gradient of the source. With heads, a product is one of D G terms, which are then summed.
+// Add steps that compute the gradient of the source, and that of W. With heads, each product of the source's gradient
+// is one of D G terms, which are then summed.
 void add_source_gradient(PlanBuilder& builder, const InputProduct& of, bool independent);
+void add_input_weight_gradient(PlanBuilder& builder, const InputProduct& of);
 
 // The recurrent products of some gates: their slots, and those of the buffer of deltas or sums, and the operand's
 // buffer [T, N, D H]. `directions` from `direction` on are computed.

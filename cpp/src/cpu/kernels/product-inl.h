@@ -11,6 +11,7 @@
 #include "cpu/threads/team.h"
 #include "cpu/work/live_rows.h"
 #include "cpu/work/split.h"
+#include "heads-inl.h"
 #include "plan/cpu_work.h"
 #include "tile-inl.h"
 
@@ -244,6 +245,41 @@ void clear_ended(const ProductWork& work, const LiveRows& live, T* c, unsigned r
             std::memset(c + (t * live.N + live.order()[i]) * work.c_m, 0, static_cast<std::size_t>(work.n) * sizeof(T));
 }
 
+// Computes a product whose batches are narrow heads.
+template <class T>
+void product_of_heads(const ProductWork& work, const Lines& lines, Member& member) {
+    constexpr std::int64_t L = kLanes<T>;
+    const Heads heads(work.n, 0, work.batches * work.n);
+    const std::int64_t columns = heads.block_units, panels = (columns + L - 1) / L, panel = work.k * L;
+    T* const packed = pointer<T>(work.packed);
+    const Range packs = part_of(panels, member.rank(), member.size());
+    for (std::int64_t p = packs.begin; p < packs.end; ++p)
+        for (std::int64_t k = 0; k < work.k; ++k)
+            for (std::int64_t lane = 0; lane < L; ++lane) {
+                const std::int64_t column = p * L + lane, head = column / work.n;
+                const T* const b = pointer<const T>(work.b) + head * work.b_batch + (column - head * work.n) * work.b_n;
+                packed[p * panel + k * L + lane] = column < columns ? b[k * work.b_k] : T{0};
+            }
+    if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
+    const Range rows = part_of(work.m, member.rank(), member.size());
+    T* const sums = static_cast<T*>(member.scratch(0, sizeof(T) * static_cast<std::size_t>(kBlockRows * L)));
+    for (std::int64_t top = rows.begin; top < rows.end; top += kBlockRows) {
+        if (member.stopped()) return;
+        const std::int64_t height = std::min(kBlockRows, rows.end - top);
+        const T* a[kBlockRows];
+        for (std::int64_t m = 0; m < height; ++m)
+            a[m] = pointer<const T>(work.a) + (lines.a == nullptr ? top + m : lines.a[top + m]) * work.a_m;
+        for (std::int64_t v = 0; v < panels; ++v) {
+            std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(height * L));
+            multiply_across_heads<T>(a, height, work.k, heads, heads.of_vector(v, L), v, &packed, 1, sums, L, 0);
+            T* const c = pointer<T>(work.c) + v * L;
+            for (std::int64_t m = 0; m < height; ++m)
+                store_vector(hn::Load(Tag<T>(), sums + m * L),
+                             c + (lines.c == nullptr ? top + m : lines.c[top + m]) * work.c_m, columns - v * L);
+        }
+    }
+}
+
 template <class T>
 void product(const ProductWork& given, Member& member) {
     constexpr std::int64_t L = kLanes<T>;
@@ -255,6 +291,13 @@ void product(const ProductWork& given, Member& member) {
         if (work.of_live.a != 0) lines.a = live.lines();
         if (work.of_live.b != 0) lines.b = live.lines();
         if (work.of_live.c != 0) lines.c = live.lines();
+    }
+    if (work.narrow_heads != 0) {
+        product_of_heads<T>(work, lines, member);
+        if (lines.c != nullptr)
+            for (std::int64_t batch = 0; batch < work.batches; ++batch)
+                clear_ended(work, live, pointer<T>(work.c) + batch * work.c_batch, member.rank(), member.size());
+        return;
     }
     const std::int64_t panels = (work.n + L - 1) / L;
     // Members share each batch, or have batches of their own if there are many, and then need no barrier.
@@ -294,10 +337,10 @@ void product(const ProductWork& given, Member& member) {
 // columns are summed at a time.
 inline constexpr std::int64_t kSumRows = 64, kSumLanes = 2;
 
-// `lines`: the numbers of the rows to sum. Null: rows follow one another.
+// `lines`: the numbers of the rows to sum (a), and of the factor's (b). Null: rows follow one another.
 template <class T, bool HasFactor>
-void sum_columns(const SumWork& work, std::int64_t rows, const std::int64_t* lines, std::int64_t direction,
-                 std::int64_t gate, Range columns) {
+void sum_columns(const SumWork& work, std::int64_t rows, const Lines& lines, std::int64_t direction, std::int64_t gate,
+                 Range columns) {
     constexpr std::int64_t W = Lanes<T>::kCount;
     const T* in = pointer<const T>(work.in) + direction * work.in_direction + gate * work.in_gate;
     const T* factor = pointer<const T>(work.factor) + direction * work.factor_direction + gate * work.factor_gate;
@@ -307,11 +350,12 @@ void sum_columns(const SumWork& work, std::int64_t rows, const std::int64_t* lin
     for (std::int64_t first = 0; first < rows; first += kSumRows) {
         Lanes<T> sum[kSumLanes] = {0.0, 0.0};
         for (std::int64_t row = first; row < std::min(rows, first + kSumRows); ++row) {
-            const T* const from = in + (lines == nullptr ? row : lines[row]) * work.in_row;
+            const T* const from = in + (lines.a == nullptr ? row : lines.a[row]) * work.in_row;
+            const T* const by = factor + (lines.b == nullptr ? row : lines.b[row]) * work.factor_row;
             for (std::int64_t v = 0; v < parts; ++v) {
                 const std::int64_t j = columns.begin + v * W, count = std::min(W, columns.end - j);
                 Lanes<T> value = load(from + j, count);
-                if constexpr (HasFactor) value = value * load(factor + row * work.factor_row + j, count);
+                if constexpr (HasFactor) value = value * load(by + j, count);
                 sum[v] += value;
             }
         }
@@ -330,7 +374,7 @@ void sum_rows(const SumWork& work, Member& member) {
     const std::int64_t stripes = (work.width + kWidth - 1) / kWidth, each = stripes * work.gates;
     const LiveRows live{pointer<const std::int64_t>(work.live), work.of_live.T, work.of_live.N};
     const std::int64_t rows = live.N != 0 ? live.count() : work.rows;
-    const std::int64_t* const lines = work.of_live.a != 0 ? live.lines() : nullptr;
+    const Lines lines{work.of_live.a != 0 ? live.lines() : nullptr, work.of_live.b != 0 ? live.lines() : nullptr};
     const Range mine = part_of(work.directions * each, member.rank(), member.size());
     for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         if (member.stopped()) return;

@@ -226,12 +226,18 @@ void NativeProducts::product(PlanBuilder& builder, const std::string& label, con
     work.a = builder.at(p.a.buffer, p.a.offset);
     work.b = builder.at(p.b.buffer, p.b.offset);
     work.c = builder.at(p.c.buffer, p.c.offset);
+    const bool in_rows = !p.a.columns && p.a.batch == p.k && p.c.batch == p.n;
+    const bool has_narrow_heads =
+        in_rows && p.batches > 2 && p.n < 2 * lanes_of(builder) && p.k <= cpu::kNarrowDepth && p.whole_m == 0;
     if (p.whole_m != 0)
         work.packed = builder.at(panels_of_parts(builder, label, p, row(p.b), column(p.b)), 0);
     else
-        work.packed =
-            builder.at(builder.scratch(label + ": panels", cpu::product_elements(p.n, p.k, lanes_of(builder))), 0);
+        work.packed = builder.at(
+            builder.scratch(label + ": panels",
+                            cpu::product_elements(has_narrow_heads ? p.batches * p.n : p.n, p.k, lanes_of(builder))),
+            0);
     work.is_packed = p.whole_m != 0;
+    work.narrow_heads = has_narrow_heads;
     work.a_m = row(p.a);
     work.a_k = column(p.a);
     work.a_batch = p.a.batch;
@@ -254,7 +260,8 @@ void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, con
     cpu::SumWork work{};
     work.in = builder.at(sum.in.buffer, sum.in.offset);
     work.live = live_rows(builder);
-    if (sum.sequence) work.of_live = live_work(builder, sum.in.buffer, sum.in.buffer, 0, true);
+    if (sum.sequence)
+        work.of_live = live_work(builder, sum.in.buffer, sum.factor ? sum.factor->buffer : sum.in.buffer, 0, true);
     work.out = builder.at(sum.out, sum.out_offset);
     work.in_row = sum.in.row;
     work.in_direction = sum.in.direction;
