@@ -69,6 +69,12 @@ def configurations() -> Iterator[Any]:
             "batch_first": draw.random() < 0.4,
             "bidirectional": draw.random() < 0.5,
         }
+        divisors = [n for n in range(1, sizes["hidden_size"] + 1) if sizes["hidden_size"] % n == 0]
+        if number % 3 == 1:
+            options["heads"] = divisors[number // 3 % len(divisors)]
+        if number % 4 == 1:
+            sizes["input_size"] *= sizes["hidden_size"]
+            options["input_heads"] = divisors[number // 4 % len(divisors)]
         dropout = draw.choice([0.0, 0.3, 0.7])
         fed = draw.choice(["batched", "batched", "unbatched", "packed", "packed unsorted"])
         shape = draw.randint(1, 9), draw.choice([1, 2, 5])

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "RNN": {"activation": "tanh"},
 }
 NUMBERS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5, "clip": 0.0}
+HEADS = {"weight_hh": "heads", "weight_ih": "input_heads"}
 
 
 class Loop:
@@ -43,7 +44,7 @@ class Loop:
         """Copy the module."""
         self.kind = module.mode.split("_")[0]
         self.module = copy.deepcopy(module).double()
-        self.options = DEFAULTS[self.kind] | NUMBERS | options
+        self.options = DEFAULTS[self.kind] | NUMBERS | dict.fromkeys(HEADS.values(), 1) | options
         self.masks = masks
 
     def __getattr__(self, name: str) -> Any:
@@ -90,6 +91,11 @@ class Loop:
                     name: getattr(module, f"{name}_l{number}{end}", None)
                     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "peephole")
                 }
+                for name, heads in HEADS.items():
+                    parts = weights[name].split(H // self.options[heads])
+                    count = self.options[heads]
+                    gates = [parts[at : at + count] for at in range(0, len(parts), count)]
+                    weights[name] = torch.cat([torch.block_diag(*blocks) for blocks in gates])
                 found = []
                 for n, row in enumerate(rows):
                     state = [each[len(last), n] for each in states] or [row.new_zeros(H)] * (1 + (self.kind == "LSTM"))

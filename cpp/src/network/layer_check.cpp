@@ -35,7 +35,7 @@ Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* befo
     const bool projects = layer.weights.contains(input_weight);
     // Without an input weight, the source has a column for each row of the recurrent weight.
     const std::size_t rows = descriptor.has(Flag::bidirectional) ? 1 : 0;
-    const std::int64_t given = projects ? axis_of(layer, input_weight, 1)
+    const std::int64_t given = projects ? axis_of(layer, input_weight, 1) * descriptor.counts[kInputHeadsSlot]
                                         : static_cast<std::int64_t>(rows + 1) * axis_of(layer, recurrent_weight, rows);
     Arguments arguments;
     for (const auto& [argument, tensor] : layer.weights) {

@@ -134,8 +134,8 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     if name == "RNN" and first.descriptor.activation == Activation.RELU:
         options["nonlinearity"] = "relu"
     module = getattr(owner, name)(
-        first.arguments["input_weight"].shape[-1],
-        recurrent.shape[-1],
+        first.arguments["input_weight"].shape[-1] * first.descriptor.input_heads,
+        first.hidden_size,
         len(every),
         bias=any(bias in layer.arguments for layer in every for bias in ("bias", "secondary_bias")),
         batch_first=first.batch_first,
@@ -177,7 +177,8 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
         raise NotImplementedError(
             f"{where} input_weight: expected an array, which torch's modules always have, got none"
         )
-    source = np.zeros((1, 1, given["input_weight"].shape[-1]), given["input_weight"].dtype)
+    features = given["input_weight"].shape[-1] * layer.descriptor.input_heads
+    source = np.zeros((1, 1, features), given["input_weight"].dtype)
     call = {"source": source, **given, "descriptor": layer.descriptor, "name": f"layer {number}"}
     BoundCall.of(layer.function.__name__, call)  # checks shapes and dtypes
     if (layer.function, layer.descriptor) != (first.function, first.descriptor):
@@ -195,19 +196,21 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
             f"{where} recurrent_weight: expected {list(like.shape)} {like.dtype}, as layer 0, got "
             f"{list(recurrent.shape)} {recurrent.dtype}"
         )
-    columns, width = given["input_weight"].shape[-1], D * recurrent.shape[-1]
-    if number > 0 and columns != width:
+    width = D * layer.hidden_size
+    if number > 0 and features != width:
+        columns, heads = given["input_weight"].shape[-1], layer.descriptor.input_heads
         raise ValueError(
-            f"{where} input_weight: expected {width} columns, the width of the output before it, got {columns}"
+            f"{where} input_weight: expected {width // heads} columns, the width of the output before it"
+            f"{f' / {heads} input_heads' if heads > 1 else ''}, got {columns}"
         )
 
 
 def _torch_weights(layer: Layer, name: str, *, bias: bool, peephole: bool) -> dict[str, Array]:
     """Return the weights by the module's names, with gates in torch's order and the rows of both directions."""
     given, R = layer.arguments, layer.arguments["recurrent_weight"]
-    H = R.shape[-1]
+    H = layer.hidden_size
     G = R.shape[-2] // H
-    rows = R.size // H
+    rows = R.size // R.shape[-1]
     order = list(range(G))
     if name == "LSTM" and layer.descriptor.forget_gate_last:  # i, z, f, o
         order = [0, 2, 1, 3]
@@ -221,7 +224,7 @@ def _torch_weights(layer: Layer, name: str, *, bias: bool, peephole: bool) -> di
         return ordered(given[argument]) if argument in given else np.zeros(rows, R.dtype)
 
     input_weight = given["input_weight"]
-    weights = {"weight_ih": ordered(input_weight, input_weight.shape[-1]), "weight_hh": ordered(R, H)}
+    weights = {"weight_ih": ordered(input_weight, input_weight.shape[-1]), "weight_hh": ordered(R, R.shape[-1])}
     if bias:
         inside = np.zeros((rows // (G * H), G, H), R.dtype)
         if "secondary_bias" in given and layer.descriptor.reset_after:

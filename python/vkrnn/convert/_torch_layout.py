@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 Weights = tuple[Array, Array, Array | None, Array | None, Array | None]
 """weight_ih [DGH, I], weight_hh [DGH, H], bias_ih and bias_hh [DGH] of torch, and vkrnn's peephole [DGH].
 
-Each has the rows of both directions."""
+Each has the rows of both directions. With heads, the matrices are their blocks."""
 
 FORWARD: Mapping[str, Callable[..., Outputs[Any]]] = {
     "LSTM": operations.lstm,
@@ -61,7 +61,9 @@ def _option(given: Any, option: str) -> tuple[str, Any]:
     """Return the name and the value of an option as `options_beyond_torch` writes it."""
     name, _, text = option.partition("=")
     default = getattr(given, name)
-    return name, text == "True" if isinstance(default, bool) else float(text) if isinstance(default, float) else text
+    kind = type(default)
+    value: Any = text == "True" if kind is bool else kind(text) if kind in (int, float) else text
+    return name, value
 
 
 def options_beyond_torch(mode: str, chosen: Any) -> dict[str, tuple[Any, Any]]:
@@ -88,8 +90,9 @@ def from_torch_layout(weights: Weights, how: Any) -> dict[str, Any]:
     gate is applied between them.
     """
     weight_ih, weight_hh, bias_ih, bias_hh, peephole = weights
-    D, H = 1 + how.bidirectional, weight_hh.shape[1]
-    given = {"recurrent_weight": weight_hh if D == 1 else weight_hh.reshape(D, -1, H), "input_weight": weight_ih}
+    D, columns = 1 + how.bidirectional, weight_hh.shape[1]
+    H = columns * how.heads
+    given = {"recurrent_weight": weight_hh if D == 1 else weight_hh.reshape(D, -1, columns), "input_weight": weight_ih}
     if peephole is not None:
         given["peephole"] = peephole
     if bias_ih is None or bias_hh is None:

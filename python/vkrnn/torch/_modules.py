@@ -41,6 +41,11 @@ Activation or str or int
         The output gate's peephole reads c[t] instead of c[t-1].
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.LSTMDescriptor`.
+    heads, input_heads : int, default 1, 1
+        Divide the units of each layer and direction, or the features that they read, into this many heads with weights
+        of their own. ``weight_hh_l0`` is then [4H, H / heads], and ``weight_ih_l0`` [4H, I / input_heads]. Parameters
+        are drawn as those of a module with H / heads units. `heads` must divide `hidden_size`; `input_heads` must
+        divide it, too, and the features of each layer. See `vkrnn.LSTMDescriptor`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         What computes calls on CUDA devices that PyTorch's module can do, too. ``auto`` takes the faster one; see
         `choices`. The attribute of this name can be changed.
@@ -87,6 +92,8 @@ Activation or str or int
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        heads: int = 1,
+        input_heads: int = 1,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
@@ -105,6 +112,8 @@ Activation or str or int
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
                 "hard_sigmoid_beta": hard_sigmoid_beta,
                 "clip": clip,
+                "heads": heads,
+                "input_heads": input_heads,
             },
         )
         if not isinstance(peephole, bool):
@@ -134,6 +143,8 @@ class GRU(Recurrent, torch.nn.GRU):
         `vkrnn.GRUDescriptor`.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.GRUDescriptor`.
+    heads, input_heads : int, default 1, 1
+        As in `LSTM`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         As in `LSTM`.
 
@@ -171,6 +182,8 @@ class GRU(Recurrent, torch.nn.GRU):
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        heads: int = 1,
+        input_heads: int = 1,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
@@ -196,6 +209,8 @@ class GRU(Recurrent, torch.nn.GRU):
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
                 "hard_sigmoid_beta": hard_sigmoid_beta,
                 "clip": clip,
+                "heads": heads,
+                "input_heads": input_heads,
             },
         )
 
@@ -213,6 +228,8 @@ class RNN(Recurrent, torch.nn.RNN):
         Function to use in place of `nonlinearity`. See `vkrnn.SingleGateRNNDescriptor`.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.SingleGateRNNDescriptor`.
+    heads, input_heads : int, default 1, 1
+        As in `LSTM`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         As in `LSTM`.
 
@@ -247,6 +264,8 @@ class RNN(Recurrent, torch.nn.RNN):
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        heads: int = 1,
+        input_heads: int = 1,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
@@ -269,6 +288,8 @@ class RNN(Recurrent, torch.nn.RNN):
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
                 "hard_sigmoid_beta": hard_sigmoid_beta,
                 "clip": clip,
+                "heads": heads,
+                "input_heads": input_heads,
             },
         )
 

@@ -1,12 +1,12 @@
 """The torch operators `network` and `network_backward`: the recurrent layers of a module, and their gradients.
 
 Arguments are in torch's layout, with the rows of both directions of a weight one after the other. L layers, D
-directions, G gates: each layer has the weights weight_ih [DGH, I] and weight_hh [DGH, H], then, if there are any, the
-biases bias_ih and bias_hh and the peephole [DGH]. States are [LD, N, H]. There is no recurrent mask, or one for each
-layer: [1, N, DH]. There is no mask between layers, or L - 1: [T, N, DH]. The source is [T, N, I], or packed: [S, I]
-with the `lengths` of its batch rows, longest first. Then all sequences are packed, as in a PackedSequence: S is the sum
-of the lengths, and the rows of step 0 come first, then those of step 1 of the batch rows that have one, and so on. The
-mode says which options there are: see `vkrnn.convert._torch_layout`.
+directions, G gates: each layer has the weights weight_ih [DGH, I] and weight_hh [DGH, H], or their blocks if the mode
+has heads, then, if there are any, the biases bias_ih and bias_hh and the peephole [DGH]. States are [LD, N, H]. There
+is no recurrent mask, or one for each layer: [1, N, DH]. There is no mask between layers, or L - 1: [T, N, DH]. The
+source is [T, N, I], or packed: [S, I] with the `lengths` of its batch rows, longest first. Then all sequences are
+packed, as in a PackedSequence: S is the sum of the lengths, and the rows of step 0 come first, then those of step 1 of
+the batch rows that have one, and so on. The mode says which options there are: see `vkrnn.convert._torch_layout`.
 
 What the gradients need is a list: the outputs of the layers that are read by one with gradients, then z_state of each
 layer with gradients, and the cells of an LSTM.
@@ -71,8 +71,12 @@ class Inputs(NamedTuple):
     @property
     def directions(self) -> int:
         """D."""
-        rows, H = self.weights[1].shape
-        return int(rows // (GATES[torch_mode(self.mode)] * H))
+        return int(self.weights[1].shape[0] // (GATES[torch_mode(self.mode)] * self.units))
+
+    @property
+    def units(self) -> int:
+        """H."""
+        return int(self.weights[1].shape[1] * descriptor(self.mode, bidirectional=False).heads)
 
     @property
     def is_packed(self) -> bool:
@@ -181,7 +185,7 @@ def results_of(kind: Kind, found: dict[tuple[str, int], Tensor]) -> Outputs:
 def _compute_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     inputs = Inputs(*given)
     source, layers, D = inputs.source, inputs.layers, inputs.directions
-    gates, H = inputs.weights[1].shape
+    gates, H = inputs.weights[1].shape[0], inputs.units
     *rows, _ = source.shape  # T and N, or the sum of the lengths
     N = rows[-1] if inputs.lengths is None or not inputs.is_packed else inputs.lengths.shape[0]
     lstm = torch_mode(inputs.mode) == "LSTM"

@@ -125,7 +125,7 @@ def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tup
     *_, cell, options, training = rest
     how = _with(cell, options, training=training)
     T, N, _ = source.shape
-    rows, H = recurrent_weight.shape[-2:]
+    rows, H = recurrent_weight.shape[-2], recurrent_weight.shape[-1] * how.heads
     D = 2 if how.bidirectional else 1
     has_cells = "cell_output" in CELLS[cell].outputs and (training or how.produce_cell)
     return (

@@ -60,6 +60,36 @@ class Recurrent(torch.nn.RNNBase):
             self.recurrent_dropout = float(recurrent_dropout)
         for name, (_, own) in options_beyond_torch(self.mode, chosen).items():
             self._options += f" {name}={own}"
+        if chosen.heads * chosen.input_heads > 1:
+            self._divide_weights(where, chosen.heads, chosen.input_heads)
+
+    def _divide_weights(self, where: str, heads: int, input_heads: int) -> None:
+        """Put the blocks of the heads in place of the matrices, and draw all parameters."""
+        H, width = self.hidden_size, (1 + self.bidirectional) * self.hidden_size
+        sizes = {"input_size": self.input_size} | (
+            {"the width of a layer's output": width} if self.num_layers > 1 else {}
+        )
+        for option, count, of in (("heads", heads, {}), ("input_heads", input_heads, sizes)):
+            for name, size in {"hidden_size": H, **of}.items():
+                if size % count:
+                    raise ValueError(f"{where} {option}: expected a divisor of {name} = {size}, got {count}")
+        for name in self._flat_weights_names:
+            parts = heads if name.startswith("weight_hh") else input_heads if name.startswith("weight_ih") else 1
+            if parts > 1:
+                weight = getattr(self, name)
+                blocks = weight.new_empty(weight.shape[0], weight.shape[1] // parts)
+                setattr(self, name, torch.nn.Parameter(blocks))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters: those of a head as PyTorch draws those of a module with so many units."""
+        heads = self.descriptor.heads
+        if heads == 1:
+            super().reset_parameters()
+        else:
+            limit = (self.hidden_size / heads) ** -0.5
+            for parameter in self.parameters():
+                torch.nn.init.uniform_(parameter, -limit, limit)
 
     @property
     def descriptor(self) -> Any:
