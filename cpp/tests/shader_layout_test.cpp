@@ -93,12 +93,12 @@ const std::vector<Struct>& structs() {
                                 MEMBER(AbsmaxPush, N), MEMBER(AbsmaxPush, first)),
         layout<abi::MatrixPackPush>(
             "MatrixPackPush", MEMBER(MatrixPackPush, in_), MEMBER(MatrixPackPush, out_), MEMBER(MatrixPackPush, table),
-            MEMBER(MatrixPackPush, absmax), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_i),
-            MEMBER(MatrixPackPush, in_k), MEMBER(MatrixPackPush, in_run), MEMBER(MatrixPackPush, in_slot),
-            MEMBER(MatrixPackPush, out_batch), MEMBER(MatrixPackPush, i_count), MEMBER(MatrixPackPush, i_blocks),
-            MEMBER(MatrixPackPush, run_length), MEMBER(MatrixPackPush, run_padded), MEMBER(MatrixPackPush, k_blocks),
-            MEMBER(MatrixPackPush, units), MEMBER(MatrixPackPush, columns), MEMBER(MatrixPackPush, products),
-            MEMBER(MatrixPackPush, gate_order), MEMBER(MatrixPackPush, padding)),
+            MEMBER(MatrixPackPush, absmax), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_head),
+            MEMBER(MatrixPackPush, in_i), MEMBER(MatrixPackPush, in_k), MEMBER(MatrixPackPush, in_run),
+            MEMBER(MatrixPackPush, in_slot), MEMBER(MatrixPackPush, out_batch), MEMBER(MatrixPackPush, i_count),
+            MEMBER(MatrixPackPush, i_blocks), MEMBER(MatrixPackPush, run_length), MEMBER(MatrixPackPush, run_padded),
+            MEMBER(MatrixPackPush, k_blocks), MEMBER(MatrixPackPush, units), MEMBER(MatrixPackPush, columns),
+            MEMBER(MatrixPackPush, products), MEMBER(MatrixPackPush, gate_order), MEMBER(MatrixPackPush, heads)),
         layout<abi::MatrixProductPush>(
             "MatrixProductPush", MEMBER(MatrixProductPush, a), MEMBER(MatrixProductPush, b),
             MEMBER(MatrixProductPush, c), MEMBER(MatrixProductPush, a_absmax), MEMBER(MatrixProductPush, b_absmax),

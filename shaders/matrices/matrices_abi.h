@@ -81,15 +81,16 @@ const uint kAbsmaxEach = 16u;     // numbers per invocation
 // If units is not 0, columns are in tiles of `columns`, and column c of a tile is product c % products of unit
 // (tile * units + c / products). k consists of runs of run_padded values, of which the first run_length exist; the
 // others are zeros.
-// Workgroups: x and y count groups of subgroups, each of which packs kPackEach blocks; z is the batch.
+// Workgroups: x and y count groups of subgroups, each of which packs kPackEach blocks; z is batch * heads + head.
 struct MatrixPackPush {
     Address in_, out_, table, absmax;
-    Stride in_batch, in_i, in_k, in_run, in_slot;   // strides in elements
+    Stride in_batch, in_head;                       // strides in elements; z counts the heads of each batch
+    Stride in_i, in_k, in_run, in_slot;
     Stride out_batch;                               // in 16-byte vectors
     uint i_count, i_blocks;
     uint run_length, run_padded, k_blocks;
     uint units, columns, products, gate_order;      // units: 0 if i is itself a row or column
-    uint padding;
+    uint heads;
 };
 const uint kPackGroup = 256u;   // invocations of a workgroup
 const uint kPackEach = 4u;      // blocks per subgroup

@@ -48,7 +48,7 @@ void main() {
             first_column = i_block % tile_blocks * side;
             first_i = i_block / tile_blocks * p.units;
         }
-        Stride run = batch * p.in_batch + k_block / run_blocks * p.in_run;
+        Stride run = batch / p.heads * p.in_batch + batch % p.heads * p.in_head + k_block / run_blocks * p.in_run;
         float values[kMatrixElements];
         UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
             uint i = first_i + i_in[e], k = first_k + k_in[e];

@@ -2,7 +2,7 @@
 // zeros for all units and rows instead, with a tag that no step waits for. If the loop gives up, the steps that follow
 // read the same memory without tags, in another order, where a row's words may have been another row's. For a forward
 // loop, also stores the operand of the first step, h0 * m[0].
-// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction. A tagged operand has
+// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction or part. A tagged operand has
 // the rows of whole tiles.
 #include "matrices/matrix_tiles.glsl"
 
@@ -22,9 +22,9 @@ void main() {
         int first_step = forward != 0 ? int(region) : int(params_of(p).T) - 1 - int(region + params_of(p).T - 1 & 1);
         tag_stored = 1 - tag_of(first_step);
         if (padding || tagged != 0) put_operand(operand_address(p, region_address(p, d, region), n, slot, j), 0.0f);
-        uint scales = uint(params_of(p).strides[kMatrixScales].step[d]);
+        uint scales = uint(step_stride(p, kMatrixScales, d));
         if (forward == 0 && tagged != 0 && at < scales)
-            Words(params_of(p).at[2 * kMatrixScales + d] + Address(region * scales + at) * 4).value = tag_stored;
+            Words(own_address(p, kMatrixScales, d) + Address(region * scales + at) * 4).value = tag_stored;
     }
     if (forward != 0 && !padding) {
         float value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);

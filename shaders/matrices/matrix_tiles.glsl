@@ -40,8 +40,7 @@ INLINE uint k_blocks(Params p) { return params_of(p).strides[kMatrixOperand].slo
 INLINE uint run_blocks(Params p) { return (params_of(p).H + side - 1) / side; }      // k blocks of one slot
 
 INLINE Address region_address(Params p, uint direction, uint region) {
-    return params_of(p).at[2 * kMatrixOperand + direction] +
-           Address(region * params_of(p).strides[kMatrixOperand].step[direction]) * 4;
+    return own_address(p, kMatrixOperand, direction) + Address(region * step_stride(p, kMatrixOperand, direction)) * 4;
 }
 
 // In a persistent loop with tags, workgroups wait for each other's words by their tags. A step's words in a region have
@@ -88,9 +87,9 @@ CONSTANT uint subgroups = invocations / subgroup;
 SHARED_ARRAY(uint, delta_absmax, [subgroups])
 
 INLINE Address scales_address(Params p, uint direction, uint region, uint row_tile) {
-    Stride at = region * params_of(p).strides[kMatrixScales].step[direction] +
+    Stride at = region * step_stride(p, kMatrixScales, direction) +
                 Stride(row_tile) * params_of(p).strides[kMatrixScales].row;
-    return params_of(p).at[2 * kMatrixScales + direction] + Address(at) * 4;
+    return own_address(p, kMatrixScales, direction) + Address(at) * 4;
 }
 INLINE uint unit_tiles(Params p) { return (params_of(p).H + tile_columns - 1) / tile_columns; }
 
@@ -160,7 +159,7 @@ INLINE Blocks operand_blocks(Params p, Tile tile, uint region) {
 }
 INLINE Blocks weight_blocks(Params p, Tile tile) {
     Stride first = Stride((tile.column_tile * column_groups + column_group()) * matrix_columns);
-    return Blocks(params_of(p).weights[tile.direction], first * params_of(p).depth * right_vectors,
+    return Blocks(weights_address(p, tile.direction), first * params_of(p).depth * right_vectors,
                   params_of(p).depth * right_vectors);
 }
 

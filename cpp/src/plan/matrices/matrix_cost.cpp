@@ -24,8 +24,8 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
     const double ahead = parts.right == 1 ? costs.one_part_ahead : costs.two_parts_ahead;
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t row_tiles = ceil_div(spec.N, shape.tile_rows(side));
-    const std::int64_t busiest =
-        ceil_div(row_tiles * ceil_div(spec.H, units) * spec.D(), multiprocessors(profile, spec));
+    const std::int64_t busiest = ceil_div(row_tiles * ceil_div(spec.head_units(), units) * spec.D() * spec.heads(),
+                                          multiprocessors(profile, spec));
     const std::int64_t blocks = ceil_div(depth, side);
     const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
     const std::int64_t cells =
@@ -45,14 +45,14 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
 std::span<const MatrixShape> loading_shapes() { return kShapes; }
 
 bool weights_stay_in_cache(const Spec& spec, const MatrixCosts& costs) {
-    return weight_bytes(spec, spec.G(), spec.H) <= costs.l2_bytes;
+    return weight_bytes(spec, spec.G(), spec.head_units()) <= costs.l2_bytes;
 }
 
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const MatrixCosts& costs) {
     double microseconds = 0;
     for (const Phase& phase : phases_of(spec))
-        microseconds += spec.gradients ? phase_cost(shape, spec, profile, costs, 1, phase.count * spec.H)
-                                       : phase_cost(shape, spec, profile, costs, phase.count, spec.H);
+        microseconds += spec.gradients ? phase_cost(shape, spec, profile, costs, 1, phase.count * spec.head_units())
+                                       : phase_cost(shape, spec, profile, costs, phase.count, spec.head_units());
     return microseconds;
 }
 

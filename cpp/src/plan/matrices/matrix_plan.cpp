@@ -57,12 +57,15 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
       spec_(builder.spec()),
       weight_(inputs[Argument::recurrent_weight]),
       side_(builder.profile().matrix_side),
-      run_blocks_(ceil_div(spec_.H, side_)),
+      units_(spec_.head_units()),
+      parts_(spec_.D() * spec_.heads()),
+      run_blocks_(ceil_div(units_, side_)),
       regions_(!spec_.gradients && spec_.two_phases() ? 3 : 2),
       slots_(spec_.gradients ? spec_.G() : 1),
       views_(views),
       shape_(shape_of(builder)),
       tagged_(tagged) {
+    views_.divide(1);
     const std::size_t table = matrix_table(builder_);
     absmax_ = add_absmax(builder_, "absmax values", abi::kAbsmaxCount);
     if (!spec_.gradients) {
@@ -80,35 +83,37 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
     const std::int64_t k_blocks = slots_ * run_blocks_;
     const std::int64_t block_floats = side_ * side_ * loop_parts(spec_).left / 2;
     const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
-    const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions_ * region);
+    const std::size_t operand = builder_.scratch("operand blocks", parts_ * regions_ * region);
     views_.regions(abi::kMatrixOperand, operand, regions_, region, 0, k_blocks, 0);
     if (spec_.gradients) {
         const std::int64_t row = slots_ * unit_tiles(1), all = row_tiles() * row;
-        views_.regions(abi::kMatrixScales, builder_.scratch("operand scales", spec_.D() * regions_ * all), regions_,
-                       all, row, 0, 0);
+        views_.regions(abi::kMatrixScales, builder_.scratch("operand scales", parts_ * regions_ * all), regions_, all,
+                       row, 0, 0);
     }
     start();
 }
 
 MatrixPlan::Weights MatrixPlan::pack_weights(const Phase& phase) {
-    const std::int64_t H = spec_.H, columns = shape_.tile_columns(side_);
+    const std::int64_t columns = shape_.tile_columns(side_), gate = spec_.H * units_;
     MatrixSource source;
     source.buffer = weight_;
     source.batches = spec_.D();
-    source.batch_stride = spec_.G() * H * H;
-    source.i_count = H;
-    source.length = H;
+    source.batch_stride = spec_.G() * gate;
+    source.heads = spec_.heads();
+    source.head_stride = units_ * units_;
+    source.i_count = units_;
+    source.length = units_;
     source.right = true;
     if (spec_.gradients) {
-        source.offset = phase.first * H * H;
+        source.offset = phase.first * gate;
         source.i_stride = 1;
         source.runs = phase.count;
-        source.run_stride = H * H;
-        source.k_stride = H;
+        source.run_stride = gate;
+        source.k_stride = units_;
     } else {
-        source.i_stride = H;
+        source.i_stride = units_;
         source.k_stride = 1;
-        source.tiles = {columns / phase.count, columns, phase.count, H * H, 0};
+        source.tiles = {columns / phase.count, columns, phase.count, gate, 0};
         source.tiles.gate_order = gate_order(spec_, phase.first, phase.count);
     }
     const std::int64_t products = spec_.gradients ? 1 : phase.count;
@@ -128,15 +133,17 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& cell_kernel, co
     const std::size_t kernel =
         builder_.cell_kernel(cell_kernel + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
     return step_dispatch(builder_, phase.label, kernel,
-                         builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), views, steps);
+                         builder_.groups(row_tiles() * unit_tiles(weights.products), parts_), views, steps);
 }
 
 std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
-    return ceil_div(spec_.H, shape_.tile_columns(side_) / products);
+    return ceil_div(units_, shape_.tile_columns(side_) / products);
 }
 
 Constants MatrixPlan::constants(const StepOptions& options, bool tagged) const {
-    Constants made = cell_constants(spec_, options);
+    StepOptions of_part = options;
+    of_part.part_heads = 1;
+    Constants made = cell_constants(spec_, of_part);
     set_matrix_constants(made, loop_parts(spec_), builder_.profile());
     made.set(abi::kLocalSize, "workgroup", shape_.subgroups() * builder_.profile().subgroup_size)
         .set(abi::kMatrixRows, "matrix_rows", shape_.rows)
@@ -160,8 +167,7 @@ void MatrixPlan::start() {
     const std::int64_t rows = tagged_ ? row_tiles() * shape_.tile_rows(side_) : spec_.N;
     const std::int64_t elements = rows * slots_ * run_blocks_ * side_;
     builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),
-                      builder_.groups(ceil_div(elements, abi::kElementwiseGroup), spec_.D()),
-                      step_push(builder_, views_));
+                      builder_.groups(ceil_div(elements, abi::kElementwiseGroup), parts_), step_push(builder_, views_));
 }
 
 }  // namespace vkrnn

@@ -32,6 +32,7 @@ public:
     MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, bool tagged = false);
 
     [[nodiscard]] StepBlock& views() { return views_; }
+    [[nodiscard]] std::int64_t parts() const { return parts_; }
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.tile_rows(side_)); }
 
     // The weights of a phase, packed before the loop.
@@ -54,7 +55,9 @@ private:
     PlanBuilder& builder_;
     const Spec& spec_;
     const std::size_t weight_;
-    const std::int64_t side_, run_blocks_;
+    const std::int64_t side_;
+    const std::int64_t units_, parts_;  // of a head; of all directions: each head is a part
+    const std::int64_t run_blocks_;
     const std::int64_t regions_, slots_;  // steps whose operands are kept; slots of a unit in such an operand
     StepBlock views_;
     std::size_t absmax_ = kNoBuffer;

@@ -20,6 +20,8 @@ std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks
             s.offset,
             s.batches,
             s.batch_stride,
+            s.heads,
+            s.head_stride,
             s.i_count,
             s.i_stride,
             s.runs,
@@ -154,8 +156,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
         return blocks;
     }
     const std::string name = label + ": blocks";
-    const std::int64_t elements =
-        blocks.first + source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)};
+    const std::int64_t elements = blocks.first + source.batches * source.heads * blocks.batch_vectors * kVectorBytes /
+                                                     std::int64_t{sizeof(float)};
     std::size_t absmax = source.absmax, fills = kNoBuffer;
     if (absmax == kNoBuffer) {
         const bool keeps = keeps_blocks(builder.spec(), elements * std::int64_t{sizeof(float)});
@@ -180,6 +182,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.table = builder.at(matrix_table(builder), 0);
     push.absmax = builder.at(absmax, source.absmax_at);
     push.in_batch = source.batch_stride;
+    push.in_head = source.head_stride;
+    push.heads = u32(source.heads);
     push.in_i = source.i_stride;
     push.in_k = source.k_stride;
     push.in_run = source.run_stride;
@@ -200,7 +204,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     builder.dispatch(
         label, builder.kernel("matrix_pack", std::move(constants)),
         builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, std::int64_t{abi::kPackGroup} * abi::kPackEach),
-                       source.batches),
+                       source.batches * source.heads),
         make_block(push), false, fills);
     return blocks;
 }

@@ -43,11 +43,11 @@ void compute_absmax(PlanBuilder& builder, const std::string& label, std::size_t 
 
 // The numbers that become an operand. `absmax` is the buffer with their absmax; if it is kNoBuffer, packing computes
 // it. Products sum over `runs` runs of `length` numbers each. Number k of a run of row i is at offset + batch *
-// batch_stride + i * i_stride + run * run_stride + k * k_stride, all in elements.
+// batch_stride + head * head_stride + i * i_stride + run * run_stride + k * k_stride, all in elements.
 struct MatrixSource {
     std::size_t buffer = 0, absmax = kNoBuffer;
     std::int64_t absmax_at = 0;  // element of `absmax`
-    std::int64_t offset = 0, batches = 1, batch_stride = 0;
+    std::int64_t offset = 0, batches = 1, batch_stride = 0, heads = 1, head_stride = 0;
     std::int64_t i_count = 0, i_stride = 0;
     std::int64_t runs = 1, length = 0, k_stride = 0, run_stride = 0;
     // The columns of a step's tiles: each tile has `columns`, of which units * products are used.

@@ -56,14 +56,14 @@ struct Layout {
            const Parameters& wanted, std::uint32_t most_kept) {
         const std::int64_t side = profile.matrix_side;
         const std::int64_t products = spec.gradients ? 1 : spec.G();
-        const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
+        const std::int64_t blocks = ceil_div(spec.head_units(), side) * (spec.gradients ? spec.G() : 1);
         const std::int64_t units = shape.tile_columns(side) / products;
-        groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
+        groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.head_units(), units) * spec.D() * spec.heads();
         const std::int64_t all = ceil_div(blocks, shape.depth_groups);
         kept_blocks =
             std::min<std::int64_t>(all, with_parameters(Keeping{.kept_blocks = most_kept}, wanted).kept_blocks);
         streams = kept_blocks < all;
-        whole = spec.H % side == 0 && kept_blocks * shape.depth_groups <= blocks;
+        whole = spec.head_units() % side == 0 && kept_blocks * shape.depth_groups <= blocks;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
         const Parts parts = loop_parts(spec);
@@ -152,7 +152,6 @@ std::vector<Parameters> PersistentLoop::variants(const Profile& /*profile*/) con
 
 std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                      const Parameters& wanted) const {
-    if (spec.heads() > 1) return std::nullopt;
     if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
@@ -219,7 +218,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     const Keeping keeping = keeping_of(builder.parameters());
     MatrixPlan plan(builder, inputs, views, keeping.tagged != 0);
     const MatrixPlan::Weights weights = plan.pack_weights(phase);
-    const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
+    const std::int64_t cells = 1 + plan.parts() * plan.row_tiles();
     const std::size_t barriers = builder.scratch("barriers", cells * abi::kCounterBytes / std::int64_t{sizeof(float)});
     builder.clear(barriers);
     plan.views().address(abi::kBarriers, 0, barriers);
@@ -240,7 +239,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
         Dispatch made = plan.step(phase, "persistent", weights, std::move(constants), u32(steps));
         if (alone) {
             made.label += ", again";
-            made.groups = builder.groups(plan.row_tiles(), spec.D());
+            made.groups = builder.groups(plan.row_tiles(), plan.parts());
         }
         loop.body.push_back(std::move(made));
     }
