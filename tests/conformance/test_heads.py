@@ -78,11 +78,11 @@ def test_a_stream_gives_the_bits_of_a_call(cell: str) -> None:
     ((case, weights), *_) = layers_of(cell, {})
     source = inputs(case)["source"]
     layer = (case.cell, weights, case.descriptor())
-    wanted = getattr(vkrnn, cell)(source, **weights, descriptor=case.descriptor()).output
-    stream = vkrnn.stream(layer, batch=case.N)
+    wanted = getattr(vkrnn, cell)(source, **weights, descriptor=case.descriptor(), device="cpu").output
+    stream = vkrnn.stream(layer, batch=case.N, device="cpu")
     np.testing.assert_array_equal(np.stack([stream.step(row) for row in source]), wanted)
-    alone = getattr(vkrnn, cell)(source[:, :1], **weights, descriptor=case.descriptor()).output
-    single = vkrnn.stream(layer)
+    alone = getattr(vkrnn, cell)(source[:, :1], **weights, descriptor=case.descriptor(), device="cpu").output
+    single = vkrnn.stream(layer, device="cpu")
     np.testing.assert_array_equal(np.stack([single.step(row) for row in source[:, :1]]), alone)
 
 
