@@ -17,7 +17,7 @@
 
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
-set(VKRNN_WITHOUT_TENSORS convert matrix_table)
+set(VKRNN_WITHOUT_TENSORS convert factors matrix_table)
 
 # Compiles <source> into <stem>.spv and, as a C++ array `<kernel>`, into <stem>.h. Further arguments go to the compiler.
 function(vkrnn_compile_kernel kernel source folder stem)

@@ -164,10 +164,12 @@ Profile gpu_with_16_bits() {
     return profile;
 }
 
-// Returns the calls of everything(), changed so that the loop strategy can run them: with bounded activations, and with
+// Returns the calls of everything(), changed so that the loop strategy can run them: with bounded activations, with
+// resets of bool, and with
 // one phase if it cannot run two.
 std::vector<Spec> everything_for(const std::string& schedule) {
     std::vector<Spec> specs = everything();
+    for (Spec& spec : specs) spec.bool_reset = true;
     for (Spec& spec : specs) {
         if (spec.cell().kind == CellKind::single_gate_rnn) spec.descriptor.activations[0] = Activation::tanh;
         if (schedule == "slices" || schedule == "persistent" || schedule == "split")

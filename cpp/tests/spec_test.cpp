@@ -145,9 +145,9 @@ TEST(Spec, TellsGradientsOfAllCellsFromThoseOfTheLast) {
         return check_call(kLstm, true, with(lstm_gradients_arguments(), cell_gradient, tensor(shape))).spec;
     };
     EXPECT_EQ(spec({1, 3, 4}), spec({3, 4}));
-    EXPECT_FALSE(spec({3, 4}).has_each_step(cell_gradient));
+    EXPECT_FALSE(spec({3, 4}).has_largest(cell_gradient));
     EXPECT_EQ(shape_of(spec({3, 4}), cell_gradient), (Shape{3, 4}));
-    EXPECT_TRUE(spec({5, 3, 4}).has_each_step(cell_gradient));
+    EXPECT_TRUE(spec({5, 3, 4}).has_largest(cell_gradient));
     EXPECT_EQ(shape_of(spec({5, 3, 4}), cell_gradient), (Shape{5, 3, 4}));
 }
 
@@ -225,7 +225,7 @@ TEST(SpecErrors, NameTheCall) {
 TEST(SpecErrors, Arguments) {
     EXPECT_EQ(message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
               "[lstm] secondary_bias: unknown argument; lstm takes source, recurrent_weight, input_weight, bias, "
-              "init_state, init_cell, mask, peephole, lengths");
+              "init_state, init_cell, mask, peephole, lengths, reset, reset_state, reset_cell");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),
               "[lstm] recurrent_weight: expected an array, got none");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),

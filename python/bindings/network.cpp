@@ -61,6 +61,8 @@ TensorInfo info_of_any(const py::object& object, Argument argument) {
     return {dtype_name(array.dtype), {array.shape.begin(), array.shape.end()}, {}};
 }
 
+TensorShape shape_of_array(const py::object& object) { return info_of_any(object, Argument::reset).shape; }
+
 class PythonNetwork {
 public:
     PythonNetwork(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers) {
@@ -109,13 +111,18 @@ public:
     // Returns a dict of gradients for each layer. `layers` has a dict for each layer with its upstream gradients.
     py::list gradients(const NetworkForward& forward, const py::object& source_gradient,
                        const std::vector<py::dict>& layers) const {
-        const auto [spec, given] = checked_gradients(forward, source_gradient, layers);
+        const auto made = checked_gradients(forward, source_gradient, layers);
+        const NetworkSpec& spec = made.first;
+        const Arrays& given = made.second;
         Arrays results;
         run(
             spec, forward, given,
-            [&, &of = spec](const NetworkTensor& tensor) {
-                const Spec& layer = of.layers[tensor.layer];
-                return allocate(shape_of(layer, std::get<Argument>(tensor.what)), forward, forward.resident);
+            [&](const NetworkTensor& tensor) {
+                const Spec& layer = spec.layers[tensor.layer];
+                const auto argument = std::get<Argument>(tensor.what);
+                const TensorShape shape =
+                    argument == Argument::reset ? shape_of_array(given.at({0, argument})) : shape_of(layer, argument);
+                return allocate(shape, forward, forward.resident);
             },
             results);
         py::list found;

@@ -42,18 +42,19 @@ public:
         if (device->profile().backend != Backend::native) step_flops_ = kLongFlops;
     }
 
-    py::object step(const py::object& x, const py::object& out) {
+    py::object step(const py::object& x, const py::object& out, const py::object& reset) {
         const py::array input = input_of(x);
         const bool block = input.ndim() == 3;
         const std::int64_t steps = block ? input.shape(0) : 1;
         const py::array output = out.is_none() ? new_output(steps, block) : output_of(out, input);
+        const std::vector<double> factors = factors_of(reset, input);
         const void* const from = input.data();
         void* const to = const_cast<void*>(output.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
         if (step_flops_ * static_cast<double>(steps) < kLongFlops) {
-            stream_->step(from, to, steps);
+            stream_->step(from, to, steps, {}, factors);
         } else {
             const Unlocked unlocked;
-            stream_->step(from, to, steps, &interrupted);
+            stream_->step(from, to, steps, &interrupted, factors);
         }
         return output;
     }
@@ -141,6 +142,28 @@ private:
         return plain(array);
     }
 
+    // Returns the factors of a reset [N], or [T, N] for a block; none without a reset.
+    std::vector<double> factors_of(const py::object& reset, const py::array& input) const {
+        if (reset.is_none()) return {};
+        const py::object object = provided("as_numpy")(reset, kPrefix + "reset:");
+        if (!py::isinstance<py::array>(object))
+            throw TypeError(kPrefix + "reset: expected a numpy.ndarray, got " + type_name(object));
+        const auto array = py::reinterpret_borrow<py::array>(object);
+        const bool starts = array.dtype().kind() == 'b';
+        if (!starts && !has_dtype(array, dtype_))
+            throw TypeError(kPrefix + "reset: expected dtype bool or " + dtype_name(dtype_) + ", got " +
+                            dtype_name(array.dtype()));
+        const std::vector<py::ssize_t> shape(input.shape(), input.shape() + input.ndim() - 1);
+        if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))))
+            throw ValueError(kPrefix + "reset: expected shape " + (input.ndim() == 3 ? "[T, N] = " : "[N] = ") +
+                             std::string(py::str(py::list(py::cast(shape)))) + ", got " + text_of(array));
+        const py::array_t<double, int{py::array::c_style} | int{py::array::forcecast}> numbers(array);
+        std::vector<double> factors(numbers.data(), numbers.data() + numbers.size());
+        if (starts)
+            for (double& factor : factors) factor = 1 - factor;
+        return factors;
+    }
+
     py::array new_output(std::int64_t steps, bool block) const {
         if (block) return {dtype_, {steps, stream_->batch(), stream_->outputs()}};
         return {dtype_, {stream_->batch(), stream_->outputs()}};
@@ -208,7 +231,8 @@ void register_streams(py::module_& module) {
     py::class_<PythonStream>(module, "Stream")
         .def(py::init<const std::shared_ptr<Device>&, const std::vector<PythonLayer>&, std::int64_t, unsigned>(),
              py::arg("device"), py::arg("layers"), py::arg("batch"), py::arg("threads"))
-        .def("step", &PythonStream::step, py::arg("x"), py::arg("out") = py::none(), py::call_guard<Inside>())
+        .def("step", &PythonStream::step, py::arg("x"), py::arg("out") = py::none(), py::arg("reset") = py::none(),
+             py::call_guard<Inside>())
         .def("read_state", &PythonStream::state, py::call_guard<Inside>())
         .def("write_state", &PythonStream::set_state, py::arg("state"), py::call_guard<Inside>())
         .def("set_start", &PythonStream::set_start, py::call_guard<Inside>())

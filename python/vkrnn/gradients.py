@@ -27,6 +27,8 @@ def single_gate_rnn_gradients(
     init_state: Tensor[A] | None = None,
     mask: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -50,6 +52,8 @@ def single_gate_rnn_gradients(
     {init_state}
     {mask}
     {lengths}
+    {reset}
+    {reset_state}
     {descriptor}
     {name}
     {device}
@@ -58,8 +62,9 @@ def single_gate_rnn_gradients(
     Returns
     -------
     Gradients
-        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``: the gradient with respect to the
-        argument of that name, in its shape. Gradients of arguments that were not given are left out.
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``reset``, ``reset_state``: the
+        gradient with respect to the argument of that name, in its shape. Gradients of arguments that were not given are
+        left out.
 
     {raises}
 
@@ -79,6 +84,9 @@ def single_gate_rnn_gradients(
     and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
     ``bias = sum d[t]``, and ``init_state`` is the last dh. With ``clip``, activation' is 0 where z[t] was clamped.
 
+    With `reset`, h[t-1] is the state after the reset. With g = dh, its gradient, and u the state before the reset,
+    ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g``, and the step before gets r[t] g.
+
     Mirrors MPSGraph's ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:``
     ``bias:initState:mask:descriptor:name:)`` and its shorter forms.
 
@@ -92,7 +100,7 @@ def single_gate_rnn_gradients(
     array([1.75, 1.5 , 1.  ], dtype=float32)
     """
     saved = source, recurrent_weight, source_gradient, z_state, state_gradient
-    arrays = *saved, input_weight, bias, init_state, mask, lengths
+    arrays = *saved, input_weight, bias, init_state, mask, lengths, reset, reset_state
     return call(Gradients, "single_gate_rnn_gradients", arrays, descriptor, name, device, out)
 
 
@@ -113,6 +121,9 @@ def lstm_gradients(
     mask: Tensor[A] | None = None,
     peephole: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
+    reset_cell: Tensor[A] | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -141,6 +152,9 @@ def lstm_gradients(
     {mask}
     {peephole}
     {lengths}
+    {reset}
+    {reset_state}
+    {reset_cell}
     {descriptor}
     {name}
     {device}
@@ -149,9 +163,9 @@ def lstm_gradients(
     Returns
     -------
     LSTMGradients
-        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``peephole``, ``init_state``, ``init_cell``: the
-        gradient with respect to the argument of that name, in its shape. Gradients of arguments that were not given are
-        left out.
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``peephole``, ``init_state``, ``init_cell``,
+        ``reset``, ``reset_state``, ``reset_cell``: the gradient with respect to the argument of that name, in its
+        shape. Gradients of arguments that were not given are left out.
 
     {raises}
 
@@ -179,6 +193,10 @@ def lstm_gradients(
     With ``output_peephole_new_cell``, dC has the term p_o * d_o instead of dc, and the peephole's gradient has
     sum d_o * c[t] for the output gate. With ``clip``, a gate's derivative is 0 where its sum was clamped.
 
+    With `reset`, h[t-1] and c[t-1] are the states after the reset. With g = dh or dc, the gradient of such a state, and
+    u the state before the reset, ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g`` (``reset_cell``
+    likewise), and the step before gets r[t] g.
+
     Mirrors MPSGraph's ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:``
     ``cellGradient:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its shorter forms.
 
@@ -191,7 +209,7 @@ def lstm_gradients(
     Results(lstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
     """
     saved = source, recurrent_weight, source_gradient, z_state, cell_output_fwd, state_gradient, cell_gradient
-    arrays = *saved, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    arrays = *saved, input_weight, bias, init_state, init_cell, mask, peephole, lengths, reset, reset_state, reset_cell
     return call(LSTMGradients, "lstm_gradients", arrays, descriptor, name, device, out)
 
 
@@ -210,6 +228,8 @@ def gru_gradients(
     mask: Tensor[A] | None = None,
     secondary_bias: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -236,6 +256,8 @@ def gru_gradients(
     {mask}
     {secondary_bias}
     {lengths}
+    {reset}
+    {reset_state}
     {descriptor}
     {name}
     {device}
@@ -244,9 +266,9 @@ def gru_gradients(
     Returns
     -------
     GRUGradients
-        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``: the gradient
-        with respect to the argument of that name, in its shape. Gradients of arguments that were not given are left
-        out.
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``, ``reset``,
+        ``reset_state``: the gradient with respect to the argument of that name, in its shape. Gradients of arguments
+        that were not given are left out.
 
     {raises}
 
@@ -273,6 +295,9 @@ def gru_gradients(
     sum d_o * r, zeros without reset_after; ``init_state`` is the last dh. With ``clip``, a gate's derivative is 0 where
     its sum was clamped.
 
+    With `reset`, h[t-1] is the state after the reset. With g = dh, its gradient, and u the state before the reset,
+    ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g``, and the step before gets r[t] g.
+
     Mirrors MPSGraph's ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:``
     ``bias:initState:mask:secondaryBias:descriptor:name:)`` and its shorter forms.
 
@@ -286,5 +311,5 @@ def gru_gradients(
     """
     warn_of_unused_bias("[gru_gradients]", secondary_bias, descriptor)
     saved = source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient
-    arrays = *saved, input_weight, bias, init_state, mask, secondary_bias, lengths
+    arrays = *saved, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
     return call(GRUGradients, "gru_gradients", arrays, descriptor, name, device, out)

@@ -25,6 +25,7 @@ Array: TypeAlias = npt.NDArray[Any] | DeviceArray
 
 _GRADIENTS: dict[str, type[Gradients[Any]]] = {"lstm": LSTMGradients, "gru": GRUGradients}
 _PREFIX = "[network]"
+_AXES = {"reset": (2, 3)}  # of sequences that need not have three
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,7 +114,10 @@ class Network:
         mask: Sequence[Any] | None = None,
         between: Sequence[Any] | None = None,
         lengths: Any = None,
+        reset: Any = None,
         training: bool = False,
+        reset_state: Sequence[Any] | None = None,
+        reset_cell: Sequence[Any] | None = None,
     ) -> NetworkResult:
         """Run all layers.
 
@@ -134,8 +138,12 @@ class Network:
             scaled already.
         lengths : array of integers [N], optional
             The number of steps of each batch row.
+        reset : array [T, N], [T, N, 1] or [T, N, D H], optional
+            Where all layers start anew, as the functions' argument `reset`.
         training : bool, default False
             Whether the result can be given to `gradients`.
+        reset_state, reset_cell : sequence of array [N, D H] or [T, N, D H], optional
+            The states that resets start from, an entry for each layer; None in it means zeros.
 
         Returns
         -------
@@ -148,7 +156,9 @@ class Network:
         MemoryError, DeviceError
             As a call of a function.
         """
-        call = self._forward_call(source, init_state, init_cell, mask, between, lengths, training)
+        call = self._forward_call(
+            source, init_state, init_cell, mask, between, lengths, reset, training, reset_state, reset_cell
+        )
         self._refresh()
         made = self._network.forward(*call)
         count = len(self.layers)
@@ -159,16 +169,34 @@ class Network:
         return NetworkResult(output, tuple(results[0]), tuple(results[1]), made if training else None)
 
     def _forward_call(
-        self, source: Any, init_state: Any, init_cell: Any, mask: Any, between: Any, lengths: Any, training: Any
+        self,
+        source: Any,
+        init_state: Any,
+        init_cell: Any,
+        mask: Any,
+        between: Any,
+        lengths: Any,
+        reset: Any,
+        training: Any,
+        reset_state: Any,
+        reset_cell: Any,
     ) -> tuple[Any, ...]:
         """Return what the core's network takes for a forward call."""
         given: list[dict[str, Any]] = [{} for _ in self.layers]
         given[0]["source"] = self._sequence(source, "source")
         if lengths is not None:
             given[0]["lengths"] = as_numpy_integers(lengths, f"{_PREFIX} lengths:")
+        if reset is not None:
+            given[0]["reset"] = self._sequence(reset, "reset")
         for number, layer in enumerate(self.layers):
             given[number].update({name: layer.arguments[name] for name in STATES if name in layer.arguments})
-        for name, values in (("init_state", init_state), ("init_cell", init_cell), ("mask", mask)):
+        for name, values in (
+            ("init_state", init_state),
+            ("init_cell", init_cell),
+            ("mask", mask),
+            ("reset_state", reset_state),
+            ("reset_cell", reset_cell),
+        ):
             self._take(given, name, values)
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
         return given, masks, bool(training), self.device, self.device._rounds()
@@ -208,10 +236,14 @@ class Network:
         for layer, gradients in zip(self.layers, found, strict=True):
             name = layer.function.__name__
             gradients.pop("source", None)
+            shown = [
+                self._shown_sequence(each, key) if key.startswith("reset") else _shown(each)
+                for key, each in gradients.items()
+            ]
             kind = _GRADIENTS.get(name, Gradients)
             reasons = {"source": "the gradient of the network's source is its attribute source"}
             layers.append(
-                kind._of(f"{name}_gradients", tuple(gradients), map(_shown, gradients.values()), reasons)  # noqa: SLF001
+                kind._of(f"{name}_gradients", tuple(gradients), shown, reasons)  # noqa: SLF001
             )
         return NetworkGradients(source, tuple(layers))
 
@@ -265,7 +297,7 @@ class Network:
     def _take(self, given: list[dict[str, Any]], name: str, values: Sequence[Any] | None) -> None:
         for number, value in enumerate(self._each(name, values)):
             if value is not None:
-                operand = self._sequence if name == "mask" else self._operand
+                operand = self._sequence if name in ("mask", "reset_state", "reset_cell") else self._operand
                 given[number][name] = operand(value, f"{name}[{number}]")
 
     def _operand(self, value: Any, name: str) -> Any:
@@ -273,10 +305,10 @@ class Network:
 
     def _sequence(self, value: Any, name: str) -> Any:
         operand = self._operand(value, name)
-        return swapped(operand, _PREFIX) if self._batch_first else operand
+        return swapped(operand, _PREFIX, _AXES.get(name, (3,))) if self._batch_first else operand
 
-    def _shown_sequence(self, array: Any) -> Any:
-        return swapped(_shown(array), _PREFIX) if self._batch_first else _shown(array)
+    def _shown_sequence(self, array: Any, name: str = "output") -> Any:
+        return swapped(_shown(array), _PREFIX, _AXES.get(name, (3,))) if self._batch_first else _shown(array)
 
     def _refresh(self) -> None:
         """Bring the device's weights up to date with the layers' arrays."""

@@ -24,6 +24,8 @@ def single_gate_rnn(
     init_state: Tensor[A] | None = None,
     mask: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -42,6 +44,8 @@ def single_gate_rnn(
     {init_state}
     {mask}
     {lengths}
+    {reset}
+    {reset_state}
     {descriptor}
     {name}
     {device}
@@ -70,6 +74,8 @@ def single_gate_rnn(
 
     With ``clip``, z[t] is clamped to [-clip, clip] before the activation. ``z_state`` holds the values before clamping.
 
+    With `reset`, h[t-1] in these equations is the state after the reset.
+
     Mirrors MPSGraph's ``singleGateRNN(_:recurrentWeight:inputWeight:bias:initState:mask:descriptor:name:)`` and its
     shorter forms.
 
@@ -81,7 +87,7 @@ def single_gate_rnn(
     >>> output.ravel()
     array([1.  , 2.5 , 4.25], dtype=float32)
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state
     return call(Outputs, "single_gate_rnn", arrays, descriptor, name, device, out)
 
 
@@ -97,6 +103,9 @@ def lstm(
     mask: Tensor[A] | None = None,
     peephole: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
+    reset_cell: Tensor[A] | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -117,6 +126,9 @@ def lstm(
     {mask}
     {peephole}
     {lengths}
+    {reset}
+    {reset_state}
+    {reset_cell}
     {descriptor}
     {name}
     {device}
@@ -148,6 +160,8 @@ def lstm(
     The peepholes of all gates read the cell before the step. With ``output_peephole_new_cell``, the output gate's reads
     c[t]. With ``clip``, the sum that enters a gate's activation is clamped to [-clip, clip]; c[t] is not.
 
+    With `reset`, h[t-1] and c[t-1] in these equations are the states after the reset.
+
     Mirrors MPSGraph's ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)``
     and its shorter forms. The gates are in the order of PyTorch and Keras.
 
@@ -159,7 +173,8 @@ def lstm(
     >>> output.shape, cell.shape
     ((5, 3, 2), (5, 3, 2))
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    resets = reset, reset_state, reset_cell
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *resets
     return call(LSTMOutputs, "lstm", arrays, descriptor, name, device, out)
 
 
@@ -174,6 +189,8 @@ def gru(
     mask: Tensor[A] | None = None,
     secondary_bias: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -193,6 +210,8 @@ def gru(
     {mask}
     {secondary_bias}
     {lengths}
+    {reset}
+    {reset_state}
     {descriptor}
     {name}
     {device}
@@ -225,6 +244,8 @@ def gru(
 
     With ``clip``, the sum that enters a gate's activation is clamped to [-clip, clip].
 
+    With `reset`, h[t-1] in these equations is the state after the reset.
+
     Mirrors MPSGraph's ``GRU(_:recurrentWeight:inputWeight:bias:initState:mask:secondaryBias:descriptor:name:)`` and its
     shorter forms. ``GRUDescriptor(reset_gate_first=True, reset_after=True)`` is PyTorch's GRU.
 
@@ -236,5 +257,5 @@ def gru(
     Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
     """
     warn_of_unused_bias("[gru]", secondary_bias, descriptor)
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
     return call(Outputs, "gru", arrays, descriptor, name, device, out)

@@ -208,8 +208,10 @@ class Gradients(Results[A]):
     Attributes
     ----------
     source, recurrent_weight : array
-    input_weight, bias, init_state : array
+    input_weight, bias, init_state, reset_state : array
         Present if the argument was given.
+    reset : array
+        Present if the argument was given, and is not of bool.
     """
 
     source: A
@@ -217,6 +219,8 @@ class Gradients(Results[A]):
     input_weight: A
     bias: A
     init_state: A
+    reset: A
+    reset_state: A
 
 
 class LSTMGradients(Gradients[A]):
@@ -224,14 +228,15 @@ class LSTMGradients(Gradients[A]):
 
     Attributes
     ----------
-    source, recurrent_weight, input_weight, bias, init_state : array
+    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state : array
         As in `Gradients`.
-    peephole, init_cell : array
+    peephole, init_cell, reset_cell : array
         Present if the argument was given.
     """
 
     peephole: A
     init_cell: A
+    reset_cell: A
 
 
 class GRUGradients(Gradients[A]):
@@ -239,7 +244,7 @@ class GRUGradients(Gradients[A]):
 
     Attributes
     ----------
-    source, recurrent_weight, input_weight, bias, init_state : array
+    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state : array
         As in `Gradients`.
     secondary_bias : array
         Present if the argument was given.

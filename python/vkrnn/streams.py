@@ -128,11 +128,11 @@ class _BatchFirstStream(Stream):
 
     _options = ", batch_first"
 
-    def step(self, x: Any, out: Any = None) -> Array:
+    def step(self, x: Any, out: Any = None, reset: Any = None) -> Array:
         """Run one step, x [N, I] -> [N, H], or a block of them, [N, T, I] -> [N, T, H]."""
         x = as_numpy(x, "[stream] x:")
         if getattr(x, "ndim", 0) != 3:
-            return super().step(x, out)
+            return super().step(x, out, reset)
         if x.shape[0] != self.batch or x.shape[2] != self.inputs or x.size == 0:
             shape = f"[{self.batch}, T, {self.inputs}]"
             raise ValueError(
@@ -141,7 +141,13 @@ class _BatchFirstStream(Stream):
             )
         if out is not None:
             raise NotImplementedError("[stream] out: expected None for a block, as the first layer has batch_first")
-        return super().step(x.swapaxes(0, 1)).swapaxes(0, 1)
+        if reset is not None:
+            reset = as_numpy(reset, "[stream] reset:")
+            if getattr(reset, "shape", None) != x.shape[:2]:
+                got = list(getattr(reset, "shape", ()))
+                raise ValueError(f"[stream] reset: expected shape [N, T] = {list(x.shape[:2])}, got {got}")
+            reset = reset.swapaxes(0, 1)
+        return super().step(x.swapaxes(0, 1), None, reset).swapaxes(0, 1)
 
 
 def stream(
@@ -181,10 +187,14 @@ def stream(
 
     Notes
     -----
-    ``step(x, out=None)`` runs one step, x [N, I] -> [N, H], or a block of them, [T, N, I] -> [T, N, H]. If the
-    first layer has ``batch_first``, blocks are [N, T, I] -> [N, T, H], and without `out`. Every step has
+    ``step(x, out=None, reset=None)`` runs one step, x [N, I] -> [N, H], or a block of them, [T, N, I] -> [T, N, H]. If
+    the first layer has ``batch_first``, blocks are [N, T, I] -> [N, T, H], and without `out`. Every step has
     the same bits as in one call per layer over the whole sequence. The result is a new NumPy array, or `out`. An error
     leaves the state as it was.
+
+    ``reset`` [N], or [T, N] for a block ([N, T] with ``batch_first``), sets rows back before a step: those where it is
+    True go back to where `Stream.reset` takes them. It may also have factors of the stream's type. Then a state h
+    becomes ``reset * h + (1 - reset) * s``, where s is that start.
 
     Examples
     --------

@@ -28,6 +28,8 @@ struct CellInputs {
     Loaded kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
     Loaded q;                              // the candidate's recurrent product, if a gate scales this product
     Loaded begun;                          // second phase: the first phase's part of the scaling gate's delta
+    Loaded factor, start[CELL_STATES];     // of this step's reset
+    Loaded later_factor;                   // of the reset of step k + 1
 };
 
 INLINE int own_step(Element e) { return max(e.k, 0); }   // step -1 has no inputs of its own and ignores what it loads
@@ -51,6 +53,10 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     inputs.up[0] = inputs.last ? fetch_view(p, kLastHidden, d, 0, n, 0, j) : fetch_view(p, kCarryHidden, d, 0, n, 0, j);
     inputs.mask = fetch_mask(p, d, min(k + 1, int(params_of(p).T) - 1), n, j);
     inputs.upstream[0] = fetch_view(p, kUpstream, d, here, n, 0, j);
+    inputs.later_factor = fetch_reset(p, kReset, d, min(k + 1, int(params_of(p).T) - 1), n, 0, j);
+    inputs.factor = fetch_reset(p, kReset, d, here, n, 0, j);
+    inputs.start[0] = fetch_reset(p, kResetState, d, here, n, 0, j);
+    for (uint s = 1; s < CELL_STATES; ++s) inputs.start[s] = fetch_reset(p, kResetCell, d, here, n, s - 1, j);
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = LEARNED_VECTOR(p, e, i);
 #ifdef CELL_KEEPS_HIDDEN
     inputs.before[0] = fetch_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
@@ -74,12 +80,15 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
 struct CellResults {
     bool ended;
     Real dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
+    bool passed_reset;             // whether the gradients from step k + 1 have passed its reset
+    Real reset_up[CELL_STATES];    // these gradients before that
 };
 
 // Computes the deltas. `through` is the recurrent product: the gradient that comes from the later step.
 INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real through) {
     CellResults made;
     made.ended = inputs.ended;
+    made.passed_reset = false;
     for (uint g = 0; g < CELL_GATES; ++g) made.dx[g] = made.dr[g] = 0.0f;
     if (inputs.ended) return made;
     int here = own_step(e);
@@ -97,7 +106,14 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
 #endif
     up[0] = inputs.last ? value_of(kLastHidden, inputs.up[0])
                         : value_of(kCarryHidden, inputs.up[0]) + through * mask;
-    made.carry[0] = up[0];   // all that step -1 computes
+    for (uint s = 1; s < CELL_STATES; ++s)
+        up[s] = inputs.last ? value_of(kLastCell, inputs.up[s]) : value_of(kCarryCell, inputs.up[s]);
+    made.passed_reset = !inputs.last && resets(p, e.direction, e.k + 1);
+    for (uint s = 0; s < CELL_STATES; ++s) {
+        made.reset_up[s] = up[s];
+        if (made.passed_reset) up[s] = part(value_of(kReset, inputs.later_factor), up[s]);
+        made.carry[s] = up[s];   // all that step -1 computes
+    }
     if (e.k < 0) return made;
     up[0] += value_of(kUpstream, inputs.upstream[0]);
 
@@ -106,14 +122,15 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     for (uint g = 0; g < CELL_GATES; ++g) v[g] = g < CELL_VECTORS ? value_of(kVectors, inputs.v[g]) : 0.0f;
 #ifdef CELL_KEEPS_HIDDEN
     before[0] = previous_of(kHidden, kInitHidden, here, inputs.before[0]);
+    before[0] = reset_of(p, e.direction, here, inputs.factor, before[0], kResetState, inputs.start[0]);
 #endif
 #ifdef CELL_SCALE
     if (scales_product != 0) q = value_of(kProduct, inputs.q);
 #endif
     for (uint s = 1; s < CELL_STATES; ++s) {
-        up[s] = inputs.last ? value_of(kLastCell, inputs.up[s]) : value_of(kCarryCell, inputs.up[s]);
         if (has_upstream_cell != 0) up[s] += value_of(kUpstreamCell, inputs.upstream[s]);
         before[s] = previous_of(kCell, kInitCell, here, inputs.before[s]);
+        before[s] = reset_of(p, e.direction, here, inputs.factor, before[s], kResetCell, inputs.start[s]);
         after[s] = value_of(kCell, inputs.after[s]);
     }
     cell_backward(kept, v, before, after, q, up, made.dx, made.dr, made.carry);
@@ -149,7 +166,18 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
         return;
     }
     store_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j, made.carry[0]);
-    if (e.k < 0) return;
+    if (keeps_reset_up != 0 && made.passed_reset) {
+        int at = e.k + 1 - reset_lag(p, e.direction);
+        store_view(p, kResetUp, e.direction, at, e.n, 0, e.j, made.reset_up[0]);
+        for (uint s = 1; s < CELL_STATES; ++s)
+            store_view(p, kResetUpCell, e.direction, at, e.n, s - 1, e.j, made.reset_up[s]);
+    }
+    if (e.k < 0) {
+        if (has_reset != 0)
+            for (uint s = 1; s < CELL_STATES; ++s)
+                store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j, made.carry[s]);
+        return;
+    }
 #ifdef CELL_SCALE
     if (phase == 2) {
         store_delta(p, e, CELL_SCALE, made);

@@ -31,8 +31,12 @@ CONSTANT uint end_product = CELL_GATES;
 
 struct CellInputs {
     Loaded x[CELL_GATES], bias[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
-    Loaded mask;   // mask on the operand of the next product
+    Loaded mask;                              // mask on the operand of the next product
+    Loaded factor, start[CELL_STATES];        // of this step's reset
+    Loaded next_factor, next_start;           // of the reset before the next product
 };
+
+INLINE int next_step(Params p, Element e) { return min(e.k + 1, int(params_of(p).T) - 1); }
 
 INLINE CellInputs fetch_cell(Params p, Element e) {
     CellInputs inputs;
@@ -46,8 +50,15 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
         inputs.before[s] = fetch_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g)
         inputs.kept[g] = fetch_view(p, carried(kTrainingState, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
-    int masked_step = phase == 1 ? e.k : min(e.k + 1, int(params_of(p).T) - 1);
+    int masked_step = phase == 1 ? e.k : next_step(p, e);
     inputs.mask = fetch_mask(p, e.direction, masked_step, e.n, e.j);
+    inputs.factor = fetch_reset(p, kReset, e.direction, e.k, e.n, 0, e.j);
+    inputs.start[0] = fetch_reset(p, kResetState, e.direction, e.k, e.n, 0, e.j);
+    for (uint s = 1; s < CELL_STATES; ++s)
+        inputs.start[s] = fetch_reset(p, kResetCell, e.direction, e.k, e.n, s - 1, e.j);
+    int next = next_step(p, e);
+    inputs.next_factor = fetch_reset(p, kReset, e.direction, next, e.n, 0, e.j);
+    inputs.next_start = fetch_reset(p, kResetState, e.direction, next, e.n, 0, e.j);
     return inputs;
 }
 
@@ -79,6 +90,9 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
     before[0] = carried_of(kHidden, kCarryHidden, kInitHidden, e.k, inputs.before[0]);
     for (uint s = 1; s < CELL_STATES; ++s)
         before[s] = carried_of(kCell, kCarryCell, kInitCell, e.k, inputs.before[s]);
+    for (uint s = 0; s < CELL_STATES; ++s)
+        before[s] = reset_of(p, e.direction, e.k, inputs.factor, before[s], s > 0 ? kResetCell : kResetState,
+                             inputs.start[s]);
 #ifdef CELL_SCALE
     if (phase == 1)
         cell_forward_first(x, r, made.kept);
@@ -87,7 +101,8 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
     else
 #endif
         cell_forward(x, r, v, before, made.after, made.kept);
-    made.operand = made.after[0] * mask;
+    made.operand = reset_of(p, e.direction, next_step(p, e), inputs.next_factor, made.after[0], kResetState,
+                            inputs.next_start) * mask;
 #ifdef CELL_SCALE
     if (phase == 1) made.operand = before[0] * mask * made.kept[CELL_SCALE];
 #endif

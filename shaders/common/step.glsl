@@ -15,6 +15,8 @@ SPECIALIZED(kKeep, uint, keep, 0)
 SPECIALIZED(kHasLengths, uint, has_lengths, 0)
 SPECIALIZED(kHasParts, uint, has_parts, 0)
 SPECIALIZED(kHasHeads, uint, has_heads, 0)
+SPECIALIZED(kHasReset, uint, has_reset, 0)
+SPECIALIZED(kKeepsResetUp, uint, keeps_reset_up, 0)
 
 PARAMETERS(Params, StepParams)
 READONLY_REFERENCE(Integer, int, value, 4)
@@ -152,6 +154,29 @@ INLINE Loaded fetch_previous(Params p, uint sequence, uint init, uint direction,
     ((step) == 0 ? value_of(init, loaded) : value_of(sequence, loaded))
 #define load_previous(p, sequence, init, direction, step, n, slot, j) \
     previous_of(sequence, init, step, fetch_previous(p, sequence, init, direction, step, n, slot, j))
+
+// Resets. Before a step, each state becomes factor * state + (1 - factor) * start. Row t of factors and starts belongs
+// between rows t - 1 and t of the sequence: the backward direction's step k takes it from its row of step k - 1, and
+// step 0 takes none.
+#define reset_lag(p, direction) int(direction_of(p, direction))
+#define resets(p, direction, step) (has_reset != 0 && (step) >= reset_lag(p, direction))
+#define fetch_reset(p, view, direction, step, n, slot, j) \
+    (resets(p, direction, step) ? fetch_view(p, view, direction, (step) - reset_lag(p, direction), n, slot, j) : Loaded(0))
+// Returns a * x, but 0 where a is 0, whatever x is.
+INLINE Real part(Real a, Real x) { return a == 0.0f ? 0.0f : a * x; }
+#define blended(factor, state, start) (part(factor, state) + part(1.0f - (factor), start))
+// Return a state after the reset of a step, from what has been fetched or from memory.
+#define reset_of(p, direction, step, factor, state, view, start) \
+    (resets(p, direction, step) ? blended(value_of(kReset, factor), state, value_of(view, start)) : (state))
+#define load_reset(p, direction, step, n, slot, j, state, view)                                   \
+    reset_of(p, direction, step, fetch_reset(p, kReset, direction, step, n, 0, j), state, view, \
+             fetch_reset(p, view, direction, step, n, slot, j))
+
+// Returns unit j of the operand of step 0's product.
+INLINE Real first_operand(Params p, uint direction, uint n, uint j) {
+    Real state = load_view(p, kInitHidden, direction, 0, n, 0, j);
+    return load_reset(p, direction, 0, n, 0, j, state, kResetState) * load_mask(p, direction, 0, n, j);
+}
 
 // A forward step stores its states among the results. If these are in a 16-bit type, the exact states are carried to
 // the next step in float32.

@@ -47,8 +47,18 @@ const uint kProduct = 17u;         // backward: recurrent products of the candid
 const uint kPreviousCell = 18u;    // backward, in source order: c[k-1] and perhaps c[k] of the first cell state
 const uint kScaledOperand = 19u;   // operand of the candidate's product, if a gate scales the operand
 const uint kUpstreamCell = 20u;    // backward: upstream gradient of the cell states, of every step
+const uint kReset = 21u;           // factors of resets: see common/step.glsl
+const uint kResetState = 22u;      // the states that resets start from
+const uint kResetCell = 23u;
+const uint kResetUp = 24u;         // backward: gradients of the states after resets, of every step
+const uint kResetUpCell = 25u;
 // A strategy may have a few views of its own, from kOwnView on: see its folder.
-const uint kOwnView = 21u;
+const uint kOwnView = 26u;
+// Views of reset_gradients.glsl, which runs after the loop. Its constant kKeep has bit i if view kResetGradient + i is
+// wanted.
+const uint kResetGradient = kOwnView;            // for each unit
+const uint kResetStateGradient = kOwnView + 1u;
+const uint kResetCellGradient = kOwnView + 2u;
 const uint kViews = kOwnView + 4u;
 const uint kStoredWeights = kViews;   // the number of the weights among the step kernels' tensors: see kStored
 
@@ -98,7 +108,9 @@ const uint kDeviceExp = 30u;           // 1: activations use the device's exp2
 const uint kHasUpstreamCell = 31u;     // backward, 1: kUpstreamCell is given
 const uint kHasParts = 32u;            // 1: workgroups compute parts of a direction's units
 const uint kHasHeads = 33u;            // 1: the H units of a direction or part belong to several heads
-const uint kStepConstants = 34u;
+const uint kHasReset = 34u;            // 1: there are resets
+const uint kKeepsResetUp = 35u;        // backward, 1: kResetUp and kResetUpCell are stored
+const uint kStepConstants = 36u;
 const uint kMaxRows = 16u;             // largest value of kRows if invocations share dot products
 
 #ifdef __cplusplus

@@ -52,7 +52,7 @@ const uint kMatrixElements = 8u;                    // elements of a block per i
 // operand.
 // Scales are computed from an absmax, the largest finite magnitude of a tensor, stored as the bits of a float. These
 // are the indices of the time loop's absmax values.
-const uint kAbsmaxState = 0u;   // of the initial state
+const uint kAbsmaxState = 0u;   // of the initial state, and of those that resets start from
 const uint kAbsmaxMask = 1u;
 const uint kAbsmaxCount = 2u;
 // The absmax of a right operand is stored this many bytes before its blocks.

@@ -1,7 +1,7 @@
 // Prepares a time loop. Stores zeros for the operand's units past the last one, in all regions. A tagged operand gets
 // zeros for all units and rows instead, with a tag that no step waits for. If the loop gives up, the steps that follow
 // read the same memory without tags, in another order, where a row's words may have been another row's. For a forward
-// loop, also stores the operand of the first step, h0 * m[0].
+// loop, also stores the operand of the first step.
 // Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction or part. A tagged operand has
 // the rows of whole tiles.
 #include "matrices/matrix_tiles.glsl"
@@ -27,7 +27,7 @@ void main() {
             Words(own_address(p, kMatrixScales, d) + Address(region * scales + at) * 4).value = tag_stored;
     }
     if (forward != 0 && !padding) {
-        float value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
+        float value = first_operand(p, d, n, j);
         uint state = at_least_1(loop_absmax(p, kAbsmaxState));
         float mask = bound(at_least_1(loop_absmax(p, kAbsmaxMask)));
         tag_stored = tag_of(0);

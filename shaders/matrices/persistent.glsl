@@ -290,8 +290,7 @@ INLINE void start_alone(Params p, Tile tile) {
     for (uint at = invocation(); at < tile_rows * params_of(p).H; at += invocations) {
         uint n = tile.first_row + at / params_of(p).H, j = at % params_of(p).H;
         if (n >= params_of(p).N) break;
-        Real first = load_view(p, kInitHidden, tile.direction, 0, n, 0, j) * load_mask(p, tile.direction, 0, n, j);
-        store_operand(p, tile.direction, 0, n, 0, j, first);
+        store_operand(p, tile.direction, 0, n, 0, j, first_operand(p, tile.direction, n, j));
     }
 #endif
     workgroup_barrier();

@@ -46,21 +46,24 @@ INLINE Real4 load_vec4(Params p, const uint tensor, Address row, uint k, const b
     return run;
 }
 
-// The operand of a step's product: the rows of a view at `step`, multiplied by the mask of `mask_step` if `masked`.
+// The operand of a step's product: the rows of a view at `step`. If they are states, they are reset and multiplied by
+// the mask as in step `into`.
 struct Operand {
     uint view;
     int step;
-    bool masked;
-    int mask_step;
+    bool is_state;
+    int into;
 };
 
 INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint k, uint head) {
     Address row = row_address(p, operand.view, direction, operand.step, n);
     Real4 run = load_vec4(p, operand.view, row, k, true, head);
-    if (operand.masked)
-        UNROLL for (uint i = 0; i < 4; ++i)
-            run[i] *= load_mask(p, direction, operand.mask_step, n,
-                                among_heads(p, head, min(k + i, params_of(p).depth - 1)));
+    if (operand.is_state && (has_mask != 0 || has_reset != 0))
+        UNROLL for (uint i = 0; i < 4; ++i) {
+            uint j = among_heads(p, head, min(k + i, params_of(p).depth - 1));
+            run[i] = load_reset(p, direction, operand.into, n, 0, j, run[i], kResetState) *
+                     load_mask(p, direction, operand.into, n, j);
+        }
     return run;
 }
 

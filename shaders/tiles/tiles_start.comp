@@ -1,4 +1,4 @@
-// Stores the operand of the first step's product, h0 * m[0], before a forward loop of tiles.
+// Stores the operand of the first step's product before a forward loop of tiles.
 // Workgroups: x and y count groups of (unit, row), rows fastest; z is the direction.
 #include "common/step.glsl"
 #include "tiles/tiles_abi.h"
@@ -8,6 +8,5 @@ void main() {
     uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint n = at % params_of(p).N, j = at / params_of(p).N, d = gl_WorkGroupID.z;
     if (j >= params_of(p).H) return;
-    Real value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
-    store(unit_address(p, kTileOperand, params_of(p).at[2 * kTileOperand + d], 0, j), n, value);
+    store(unit_address(p, kTileOperand, params_of(p).at[2 * kTileOperand + d], 0, j), n, first_operand(p, d, n, j));
 }

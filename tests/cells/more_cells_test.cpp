@@ -155,7 +155,8 @@ std::vector<Named> problems(const Cell& row) {
             return std::holds_alternative<Flag>(property.kind) && std::get<Flag>(property.kind) == flag;
         });
     };
-    add("with nothing but weights", {4, 3, 2, 5}, {}, {bias, init_state, init_cell, mask, lengths});
+    add("with nothing but weights", {4, 3, 2, 5}, {},
+        {bias, init_state, init_cell, mask, lengths, reset, reset_state, reset_cell});
     if (has(Flag::other_gate_order)) {
         add("reversed, in the other order", {4, 3, 2, 5}, {Flag::reverse, Flag::other_gate_order}, {input_weight});
     } else {
@@ -185,7 +186,8 @@ std::vector<StrategyChoice> choices(const Profile& profile) {
     return all;
 }
 
-// Returns how many of the two calls must run. Matrix units take only float32, and forward calls only if h has bounds.
+// Returns how many of the two calls must run. Matrix units take only float32, and forward calls only if h has bounds,
+// which it has not with factors of resets.
 // Strategies with one dispatch take only cells with one phase. Calls as small as these run wherever the strategy does.
 int least_fitting(const std::string& schedule, const Problem& problem, Dtype dtype) {
     const bool matrices = schedule == "matrices" || schedule == "persistent";
@@ -193,7 +195,7 @@ int least_fitting(const std::string& schedule, const Problem& problem, Dtype dty
     const bool two_phases = problem.row().candidate && !problem.descriptor.has(Flag::reset_after);
     if ((matrices || one_dispatch) && dtype == Dtype::float64) return 0;
     if (one_dispatch && two_phases) return 0;
-    return matrices && !problem.row().bounds ? 1 : 2;
+    return matrices && (!problem.row().bounds || problem.has(reset)) ? 1 : 2;
 }
 
 class EachCell : public testing::TestWithParam<std::size_t> {};

@@ -77,13 +77,15 @@ private:
     std::uint64_t state_ = 1;
 };
 
-// Initial cell states are positive, because a cell may divide by one.
+// Factors of resets are from 0 to 1. Cell states to begin with are positive, because a cell may divide by one.
 inline Arrays make_arrays(const Problem& problem) {
     Numbers numbers;
     Arrays arrays;
     for (const Argument argument : problem.given) {
         const std::size_t count = count_of(shape_of(problem, argument));
-        arrays[argument] = argument == init_cell ? numbers(count, 1.0, 0.5) : numbers(count, 0.0, 0.8);
+        const bool is_cell = argument == init_cell || argument == reset_cell;
+        const double middle = is_cell ? 1.0 : argument == reset ? 0.5 : 0.0;
+        arrays[argument] = numbers(count, middle, argument == reset || is_cell ? 0.5 : 0.8);
         if (argument == lengths)
             for (std::size_t n = 0; n < count; ++n)
                 arrays[argument][n] = static_cast<double>(2 * n % static_cast<std::size_t>(problem.sizes.T + 1));
@@ -169,6 +171,16 @@ inline Expected run_equations(const Problem& problem, const Arrays& arrays, cons
                                 at(arrays, recurrent_weight, ((d * G + slot(gate)) * H + j) * H + i, 0);
                     return sums;
                 };
+                // Row t of a reset belongs between source rows t - 1 and t.
+                if (const std::int64_t edge = d == 0 ? written : written + 1; k > 0 || d == 0)
+                    for (std::int64_t s = 0; s <= C; ++s)
+                        for (std::int64_t j = 0; j < H; ++j) {
+                            const double factor = at(arrays, reset, edge * N + n, 1);
+                            const double start = s == 0 ? at(arrays, reset_state, (n * D + d) * H + j, 0)
+                                                        : at(arrays, reset_cell, ((n * D + d) * C + s - 1) * H + j, 0);
+                            double& state = states[static_cast<std::size_t>(s)][static_cast<std::size_t>(j)];
+                            state = factor * state + (1 - factor) * start;
+                        }
                 Units operand = states[0];
                 const std::int64_t row = (written * N + n) * D * H + d * H;
                 for (std::int64_t j = 0; j < H; ++j)

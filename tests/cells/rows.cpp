@@ -101,7 +101,7 @@ Cell slstm() {
 }  // namespace
 
 std::span<const Cell> cells() {
-    static const std::array<Cell, 2> kCells{minimal_gated_unit(), slstm()};
+    static const std::array<Cell, 2> kCells{with_resets(minimal_gated_unit()), with_resets(slstm())};
     return kCells;
 }
 

@@ -30,6 +30,7 @@ from cases import (
     inputs,
 )
 from comparison import assert_close, scaled_error
+from resets import KINDS, STARTS, draw_resets
 from resident import dtype_of
 from tolerances import DTYPES
 
@@ -76,6 +77,7 @@ class Options:
     dtype: np.dtype[Any]
     has_lengths: bool
     gradients: bool
+    resets: tuple[str, str] | None  # the kind of the reset, and what it starts from
 
 
 def draw_options(rng: Generator) -> Options:
@@ -97,7 +99,9 @@ def draw_options(rng: Generator) -> Options:
     if "input_weight" not in present:
         options.pop("input_heads", None)
     dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
-    return Options(cell, options, present, dtype, has_lengths=bool(rng.random() < 0.3), gradients=gradients)
+    has_lengths = bool(rng.random() < 0.3)
+    resets = (str(rng.choice(KINDS)), str(rng.choice(STARTS))) if rng.random() < 0.3 else None
+    return Options(cell, options, present, dtype, has_lengths, gradients, resets)
 
 
 def draw_case(rng: Generator, of: Options) -> Case:
@@ -137,7 +141,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 def lay_out(rng: Generator, arrays: Mapping[str, Array]) -> dict[str, Any]:
     """Give each array a random layout, or put all of them on the device."""
     if rng.random() < 0.2:
-        return {name: vkrnn.asarray(array) for name, array in arrays.items()}
+        return {name: array if array.dtype == bool else vkrnn.asarray(array) for name, array in arrays.items()}
     layouts = list(LAYOUTS.values())
     chosen = {name: layouts[rng.integers(len(layouts)) if rng.random() < 0.4 else 0] for name in arrays}
     return {name: chosen[name](array) for name, array in arrays.items()}
@@ -210,7 +214,19 @@ def _an_argument_is_left_out(rng: Generator, call: Drawn) -> None:
 
 
 def _an_argument_too_many(rng: Generator, call: Drawn) -> None:
-    names = ["sauce", "peephole", "init_cell", "secondary_bias", "cell_gradient", "z_state", "out", "device", "lengths"]
+    names = [
+        "sauce",
+        "reset",
+        "reset_state",
+        "peephole",
+        "init_cell",
+        "secondary_bias",
+        "cell_gradient",
+        "z_state",
+        "out",
+        "device",
+        "lengths",
+    ]
     call.arguments[str(rng.choice(names))] = garbage(rng)
 
 
@@ -237,10 +253,15 @@ SPOIL = (
 )  # fmt: skip
 
 
+def _converted(array: Array, dtype: np.dtype[Any]) -> Array:
+    return array if array.dtype == bool else array.astype(dtype)
+
+
 def draw(rng: Generator, of: Options) -> Drawn:
     """Draw a call. Gradient calls use the results of a forward call on the device."""
     case = draw_case(rng, of)
-    arrays: dict[str, Any] = {name: array.astype(of.dtype) for name, array in inputs(case).items()}
+    drawn_arrays = inputs(case) | (draw_resets(case, *of.resets, case.seed) if of.resets else {})
+    arrays: dict[str, Any] = {name: _converted(array, of.dtype) for name, array in drawn_arrays.items()}
     lengths: dict[str, Any] = {}
     if of.has_lengths:
         drawn = rng.integers(0, case.T + 1, case.N)

@@ -32,9 +32,12 @@ enum class Argument : std::uint8_t {
     peephole,
     secondary_bias,
     lengths,
+    reset,
+    reset_state,
+    reset_cell,
     recurrent_bias,  // of calls in PyTorch's layout only, see Spec::torch_layout
 };
-constexpr std::size_t kArguments = 17;
+constexpr std::size_t kArguments = 20;
 
 // Results of the forward operations. The last states are those after the last step of each batch row and direction.
 enum class Output : std::uint8_t { output, cell_output, z_state, last_state, last_cell };
@@ -49,9 +52,9 @@ std::string_view name_of(Activation activation);  // empty if the value is not o
 enum class Axis : std::uint8_t { T, N, I, H, DH, GH, CH, DGH, DCH, D, one, head_units, head_features };
 using SymbolicShape = std::vector<Axis>;
 
-// The shapes that an argument may have. The first one is documented; the others are accepted, too. If the last one
-// begins with T and the first one does not, it has a row for every step, where the first one is for the last step
-// alone.
+// The shapes that an argument may have. The first one is documented; the others are accepted, too. If the last one has
+// more elements than the first one, it has a row for every step or a number for every unit, where the first one has one
+// for all.
 struct ShapeRule {
     std::vector<SymbolicShape> unidirectional;
     std::vector<SymbolicShape> bidirectional;
@@ -131,6 +134,9 @@ struct Cell {
 std::span<const Cell> cells();  // from cells.cpp, unless a test links its own
 const Cell& cell(CellKind kind);
 const Cell* find_cell(std::string_view name);  // by the name of the forward operation; null if there is none
+
+// Returns the cell with the arguments that every cell has for resets, in their places in its orders.
+Cell with_resets(Cell cell);
 
 // Returns a descriptor with the documented defaults.
 Descriptor default_descriptor(CellKind kind);

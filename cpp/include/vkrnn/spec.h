@@ -36,7 +36,8 @@ struct Spec {
     std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H without an input weight; N = 0 is an empty batch
     std::uint32_t present = 0;                // one bit per Argument
     bool last_states = false;                 // whether a forward call also returns the last states
-    std::uint32_t each_step = 0;              // one bit per Argument that has a row for every step, see ShapeRule
+    std::uint32_t largest = 0;                // one bit per Argument that has the largest of its shapes, see ShapeRule
+    bool bool_reset = false;                  // whether the reset is of type bool: true starts anew
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H; false: it is broadcast
     // The sum of the lengths if sequences are packed, else 0. A packed sequence has a row for each time step and live
     // batch row, step by step. Batch rows are sorted by length, the longest first.
@@ -51,9 +52,18 @@ struct Spec {
 
     [[nodiscard]] std::int64_t pieces() const { return piece_steps == 0 ? 1 : (T + piece_steps - 1) / piece_steps; }
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
-    // Returns whether an argument that may be for the last step alone has a row for every step.
-    [[nodiscard]] bool has_each_step(Argument argument) const {
-        return ((each_step >> static_cast<unsigned>(argument)) & 1u) != 0;
+    // Returns whether an argument has a row for every step, or a reset a number for every unit: see ShapeRule.
+    [[nodiscard]] bool has_largest(Argument argument) const {
+        return ((largest >> static_cast<unsigned>(argument)) & 1u) != 0;
+    }
+    // Returns whether a gradient call returns gradients of the reset, or of the states that it starts from.
+    [[nodiscard]] bool returns_reset_gradients() const {
+        return gradients &&
+               ((has(Argument::reset) && !bool_reset) || has(Argument::reset_state) || has(Argument::reset_cell));
+    }
+    // Returns whether the backward loop ends with step -1, which passes gradients on to the initial states.
+    [[nodiscard]] bool passes_to_initial() const {
+        return gradients && (has(Argument::init_state) || has(Argument::reset));
     }
     [[nodiscard]] const Cell& cell() const { return vkrnn::cell(descriptor.cell); }
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
@@ -109,6 +119,9 @@ std::int64_t multiple_of_h(const Spec& spec, Axis axis);
 // vary. All accepted shapes of an argument have as many elements, but for one with a row for every step.
 TensorShape shape_of(const Spec& spec, Argument argument);
 TensorShape shape_of(const Spec& spec, Output output);
+
+// Returns the bytes of an element of an argument, as devices get it.
+std::uint64_t element_bytes_of(const Spec& spec, Argument argument);
 
 std::int64_t elements_of(const TensorShape& shape);
 

@@ -56,7 +56,11 @@ public:
     // Computes `output` [steps, N, H] from `input` [steps, N, I]. Both are in host memory and must not overlap. Throws
     // DeviceError if the device was closed, and Interrupted if `poll` stopped a long block. If it throws, the state is
     // unchanged.
-    void step(const void* input, void* output, std::int64_t steps = 1, const Poll& poll = {});
+    //
+    // `factors` [steps, N], if not empty, resets the states before each step: they become factor * state + (1 - factor)
+    // * start, where the start is that of reset().
+    void step(const void* input, void* output, std::int64_t steps = 1, const Poll& poll = {},
+              std::span<const double> factors = {});
     // Do the same; the number of steps follows from the size of the input. Throw TypeError if the stream has another
     // type, ValueError if the sizes do not fit.
     void step(std::span<const float> input, std::span<float> output);
@@ -94,6 +98,11 @@ private:
         Argument state;
         std::uint64_t offset, bytes;
     };
+
+    // Resets the states as step() says, by factors [N].
+    void blend(std::span<const double> factors);
+    template <class T>
+    void blend_rows(std::span<const double> factors, const StatePlace& place);
 
     std::shared_ptr<Device> device_;
     std::vector<Spec> specs_;

@@ -11,7 +11,8 @@ using enum Argument;
 constexpr std::array<std::string_view, kArguments> kArgumentNames{
     "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
     "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
-    "mask",           "peephole",         "secondary_bias",  "lengths", "recurrent_bias",
+    "mask",           "peephole",         "secondary_bias",  "lengths", "reset",           "reset_state",
+    "reset_cell",     "recurrent_bias",
 };
 constexpr std::array<std::string_view, kOutputs> kOutputNames{"output", "cell_output", "z_state", "last_state",
                                                               "last_cell"};
@@ -47,8 +48,11 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
         {{{DH}}, {{DH}}},                                        // secondary_bias
         {{{N}}, {{N}}},                                          // lengths
-        {{{DGH}}, {{DGH}}},                                      // recurrent_bias
-        {{{T, N, DGH}}, {{T, N, DGH}}},                          // source without input_weight
+        {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
+        {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
+        {{{N, DCH}, {T, N, DCH}}, {{N, DCH}, {T, N, DCH}}},                      // reset_cell
+        {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
+        {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
     }};
     if (argument == source && !has_input_weight) return kRules.back();
     return kRules.at(static_cast<std::size_t>(argument));
@@ -67,6 +71,17 @@ const Cell* find_cell(std::string_view name) {
     const auto all = cells();
     const auto found = std::ranges::find(all, name, &Cell::name);
     return found == all.end() ? nullptr : &*found;
+}
+
+Cell with_resets(Cell cell) {
+    std::vector<Argument> resets{reset, reset_state};
+    if (cell.cell_states > 0) resets.push_back(reset_cell);
+    for (const Argument argument : resets) {
+        cell.forward.push_back({argument, true});
+        cell.gradients.push_back({argument, true});
+        cell.gradient_order.push_back(argument);
+    }
+    return cell;
 }
 
 Descriptor default_descriptor(CellKind kind) {

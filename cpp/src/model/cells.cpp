@@ -1,5 +1,6 @@
 // The rows of the table of cells.
 #include <limits>
+#include <utility>
 
 #include "vkrnn/cells.h"
 
@@ -162,7 +163,10 @@ Cell gru_cell() {
 std::span<const Cell> cells() {
     static const std::array<Cell, 3> kCells = [] {
         std::array<Cell, 3> all{single_gate_rnn_cell(), lstm_cell(), gru_cell()};
-        for (Cell& cell : all) add_common_properties(cell.properties);
+        for (Cell& cell : all) {
+            add_common_properties(cell.properties);
+            cell = with_resets(std::move(cell));
+        }
         return all;
     }();
     return kCells;

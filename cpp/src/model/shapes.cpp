@@ -38,11 +38,12 @@ TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
 const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument argument) {
     using enum Axis;
     static const std::vector<SymbolicShape> kHidden{{D, N, H}}, kCell{{D, N, CH}},
-        kCellGradient{{D, N, CH}, {T, N, DCH}};
+        kHiddenOfSteps{{D, N, H}, {T, N, DH}}, kCellOfSteps{{D, N, CH}, {T, N, DCH}};
     if (spec.torch_layout) {
         if (argument == Argument::init_state || argument == Argument::state_gradient) return kHidden;
         if (argument == Argument::init_cell) return kCell;
-        if (argument == Argument::cell_gradient) return kCellGradient;
+        if (argument == Argument::reset_state) return kHiddenOfSteps;
+        if (argument == Argument::cell_gradient || argument == Argument::reset_cell) return kCellOfSteps;
     }
     const ShapeRule& rule = shape_rule(argument, spec.has(Argument::input_weight));
     return spec.D() == 2 ? rule.bidirectional : rule.unidirectional;
@@ -50,7 +51,7 @@ const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument arg
 
 TensorShape shape_of(const Spec& spec, Argument argument) {
     const auto& accepted = accepted_shapes(spec, argument);
-    TensorShape shape = to_shape(spec, spec.has_each_step(argument) ? accepted.back() : accepted.front());
+    TensorShape shape = to_shape(spec, spec.has_largest(argument) ? accepted.back() : accepted.front());
     if (argument == Argument::mask)
         for (std::size_t axis = 0; axis < shape.size(); ++axis)
             if (!spec.mask_varies.at(axis)) shape[axis] = 1;
@@ -61,6 +62,11 @@ TensorShape shape_of(const Spec& spec, Output output) {
     if (spec.torch_layout && output == Output::last_state) return shape_of(spec, Argument::init_state);
     if (spec.torch_layout && output == Output::last_cell) return shape_of(spec, Argument::init_cell);
     return to_shape(spec, shape_rule(output));
+}
+
+std::uint64_t element_bytes_of(const Spec& spec, Argument argument) {
+    if (argument == Argument::lengths) return sizeof(std::int32_t);
+    return argument == Argument::reset && spec.bool_reset ? 1 : storage_bytes(spec.dtype);
 }
 
 std::vector<Output> outputs_of(const Spec& spec) {
@@ -76,7 +82,8 @@ std::vector<Argument> gradient_order_of(const Spec& spec) {
     std::vector<Argument> found;
     for (const Argument argument : spec.cell().gradient_order) {
         const bool is_part = argument == Argument::secondary_bias && spec.vector_in_bias();
-        if (spec.has(argument) && !is_part) found.push_back(argument);
+        const bool is_bool = argument == Argument::reset && spec.bool_reset;
+        if (spec.has(argument) && !is_part && !is_bool) found.push_back(argument);
         if (argument == Argument::bias && spec.has(Argument::recurrent_bias)) found.push_back(Argument::recurrent_bias);
     }
     return found;

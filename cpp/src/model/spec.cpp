@@ -137,6 +137,9 @@ private:
             if (optional || given(parameter.argument)) continue;
             throw ValueError(at(parameter.argument) + "expected an array, got none");
         }
+        for (const Argument argument : {Argument::reset_state, Argument::reset_cell})
+            if (given(argument) && !given(Argument::reset))
+                throw ValueError(at(argument) + "expected a reset beside it, got none");
     }
 
     [[nodiscard]] Dtype source_dtype() const {
@@ -158,8 +161,11 @@ private:
                 if (std::ranges::find(kIntegers, tensor.dtype) == kIntegers.end())
                     throw TypeError(at(parameter.argument) + "expected dtype int32 or another integer, got " +
                                     tensor.dtype);
+            } else if (parameter.argument == Argument::reset && tensor.dtype == "bool") {
+                spec_.bool_reset = true;
             } else if (tensor.dtype != name_of(spec_.dtype)) {
-                throw TypeError(at(parameter.argument) + "expected dtype " + std::string(name_of(spec_.dtype)) +
+                const std::string also = parameter.argument == Argument::reset ? "bool or " : "";
+                throw TypeError(at(parameter.argument) + "expected dtype " + also + std::string(name_of(spec_.dtype)) +
                                 " like source, got " + tensor.dtype);
             }
             check_axes(parameter.argument, tensor.shape);
@@ -230,8 +236,8 @@ private:
         const auto fits = [&](const SymbolicShape& rule) { return shape == to_shape(spec_, rule); };
         const auto found = std::ranges::find_if(accepted, fits);
         if (found != accepted.end()) {
-            if (found->front() == Axis::T && accepted.front().front() != Axis::T)
-                spec_.each_step |= 1u << static_cast<unsigned>(argument);
+            if (accepted.size() > 1 && found + 1 == accepted.end() && found->front() == Axis::T)
+                spec_.largest |= 1u << static_cast<unsigned>(argument);
             return;
         }
 

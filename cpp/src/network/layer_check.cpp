@@ -40,7 +40,7 @@ Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* befo
     Arguments arguments;
     for (const auto& [argument, tensor] : layer.weights) {
         if (argument == source || argument == init_state || argument == init_cell || argument == mask ||
-            argument == lengths)
+            argument == lengths || argument == reset || argument == reset_state || argument == reset_cell)
             throw TypeError(prefix + std::string(name_of(argument)) + ": expected only weights in a layer");
         arguments[argument] = {std::string(name_of(tensor.dtype)), tensor.shape, {}};
     }

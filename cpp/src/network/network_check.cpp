@@ -45,8 +45,9 @@ NetworkSpec check_network(std::span<const Descriptor> layers, const NetworkArgum
         if (l > 0) {
             const Spec& below = made.layers.back();
             given[source] = info_of(below, shape_of(below, Output::output));
-            const auto lengths_given = arguments.layers[0].find(lengths);
-            if (lengths_given != arguments.layers[0].end()) given[lengths] = lengths_given->second;
+            for (const Argument shared : {lengths, reset})
+                if (const auto found = arguments.layers[0].find(shared); found != arguments.layers[0].end())
+                    given[shared] = found->second;
         }
         made.layers.push_back(check_layer(l, layers[l], false, l >= arguments.trained, given, arguments.form));
     }
@@ -73,6 +74,7 @@ NetworkSpec check_network_gradients(const NetworkSpec& forward, const NetworkUps
         for (const Parameter& parameter : parameters_of(spec))
             if (spec.has(parameter.argument))
                 given[parameter.argument] = info_of(spec, shape_of(spec, parameter.argument));
+        if (spec.bool_reset) given[reset].dtype = "bool";
         if (l < last || upstream.source_gradient)
             given[source_gradient] = info_of(spec, shape_of(spec, Output::output));
         for (const Parameter& parameter : spec.cell().gradients) {

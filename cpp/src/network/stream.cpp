@@ -79,11 +79,62 @@ void Stream::check_usable() const {
     if (device_->closed()) throw DeviceError(kPrefix + "the device is closed; open a new vkrnn.Device");
 }
 
-void Stream::step(const void* input, void* output, std::int64_t steps, const Poll& poll) {
+void Stream::step(const void* input, void* output, std::int64_t steps, const Poll& poll,
+                  std::span<const double> factors) {
     if (steps < 1) throw ValueError(kPrefix + "steps: expected at least 1, got " + std::to_string(steps));
     const Turn turn(*this);
     check_usable();
-    runner_->run(input, output, steps, poll);
+    if (factors.empty()) return runner_->run(input, output, steps, poll);
+    if (factors.size() != static_cast<std::size_t>(steps * batch()))
+        throw ValueError(kPrefix + "factors: expected " + std::to_string(steps * batch()) + ", got " +
+                         std::to_string(factors.size()));
+    const auto of_step = [&](std::int64_t step) {
+        const auto rows = static_cast<std::size_t>(batch());
+        return factors.subspan(static_cast<std::size_t>(step) * rows, rows);
+    };
+    const auto changes = [&](std::int64_t step) {
+        return std::ranges::any_of(of_step(step), [](double factor) { return factor != 1; });
+    };
+    const std::uint64_t element = storage_bytes(dtype());
+    std::vector<std::byte> before(start_.size());
+    for (const StatePlace& each : states_) runner_->read(each.layer, each.state, before.data() + each.offset);
+    try {
+        for (std::int64_t begin = 0, end = 0; begin < steps; begin = end) {
+            if (changes(begin)) blend(of_step(begin));
+            for (end = begin + 1; end < steps && !changes(end);) ++end;
+            runner_->run(
+                static_cast<const std::byte*>(input) + element * static_cast<std::uint64_t>(begin * batch() * inputs()),
+                static_cast<std::byte*>(output) + element * static_cast<std::uint64_t>(begin * batch() * outputs()),
+                end - begin, poll);
+        }
+    } catch (...) {
+        for (const StatePlace& each : states_) runner_->write(each.layer, each.state, before.data() + each.offset);
+        throw;
+    }
+}
+
+template <class T>
+void Stream::blend_rows(std::span<const double> factors, const StatePlace& place) {
+    auto* const state = reinterpret_cast<T*>(scratch_.data());
+    const auto* const start = reinterpret_cast<const T*>(start_.data() + place.offset);
+    const std::size_t width = place.bytes / sizeof(T) / factors.size();
+    const auto part = [](T factor, T value) { return factor == 0 ? T{0} : factor * value; };
+    for (std::size_t n = 0; n < factors.size(); ++n) {
+        const T factor = static_cast<T>(factors[n]);
+        for (std::size_t i = n * width; i < (n + 1) * width; ++i)
+            state[i] = part(factor, state[i]) + part(T{1} - factor, start[i]);
+    }
+}
+
+void Stream::blend(std::span<const double> factors) {
+    for (const StatePlace& each : states_) {
+        runner_->read(each.layer, each.state, scratch_.data());
+        if (dtype() == Dtype::float64)
+            blend_rows<double>(factors, each);
+        else
+            blend_rows<float>(factors, each);
+        runner_->write(each.layer, each.state, scratch_.data());
+    }
 }
 
 template <class T>

@@ -118,10 +118,14 @@ std::size_t PlanBuilder::input(Argument argument) {
     const std::string name(name_of(argument));
     const std::int64_t elements = elements_of(shape_of(plan_.spec, argument));
     const bool integers = argument == Argument::lengths;
-    const std::uint64_t bytes =
-        integers ? static_cast<std::uint64_t>(elements) * sizeof(std::int32_t) : bytes_of_caller(elements);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(elements) * element_bytes_of(plan_.spec, argument);
     const std::size_t buffer = add_buffer(name, Role::input, bytes);
     plan_.inputs.emplace_back(argument, buffer);
+    if (argument == Argument::reset && plan_.spec.bool_reset) {
+        const std::size_t made = scratch("factors of " + name, elements);
+        products_.convert(*this, "factors of " + name, {buffer, made, elements, false, true}, true);
+        return made;
+    }
     if (integers || !is_half(plan_.spec.dtype)) return buffer;
     if (accesses_16bit()) {
         sixteen_bits_.insert(buffer);
@@ -129,7 +133,7 @@ std::size_t PlanBuilder::input(Argument argument) {
     }
     const std::size_t wide = scratch(name + " in float32", elements);
     widened_.emplace(wide, buffer);
-    products_.convert(*this, "widen " + name, {buffer, wide, elements, false}, true);
+    products_.convert(*this, "widen " + name, {buffer, wide, elements}, true);
     return wide;
 }
 

@@ -84,11 +84,12 @@ struct Combination {
     void limit_to(std::int64_t first, std::int64_t of) { limit = first, period = of; }
 };
 
-// A copy of elements from a 16-bit type to float32, or back if `narrow`.
+// A copy of elements from a 16-bit type to float32, or back if `narrow`; from bytes if `from_bool`: 0 where the byte is
+// not 0, and 1 elsewhere, in the type in which the call computes.
 struct Conversion {
     std::size_t from = 0, to = 0;
     std::int64_t elements = 0;
-    bool narrow = false;
+    bool narrow = false, from_bool = false;
     std::int64_t offset = 0;  // of the first element in both
 };
 

@@ -113,9 +113,10 @@ struct LoopWork {
     std::int64_t features;  // features that a unit reads if there is an input weight, else 0
     std::int64_t blocks, block_units;
     std::int64_t head_units, input_head_units;
-    std::uint32_t adds_bias;    // 1: there is a bias
-    std::uint32_t has_initial;  // 1: there is an initial state
-    std::uint32_t two_phases;   // 1: the candidate's product needs the results of the other gates
+    std::uint32_t adds_bias;  // 1: there is a bias
+    // 1: step 0 has a recurrent product; backward, step -1 passes gradients on to the initial states
+    std::uint32_t has_initial;
+    std::uint32_t two_phases;  // 1: the candidate's product needs the results of the other gates
     std::uint32_t directions;
     std::uint32_t has_lengths;   // 1: there are lengths
     std::uint32_t packed_views;  // one bit per view, set if its sequence is packed

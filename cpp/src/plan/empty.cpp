@@ -19,11 +19,10 @@ Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice) {
     for (const Parameter& parameter : parameters_of(spec)) {
         const Argument argument = parameter.argument;
         if (!spec.has(argument)) continue;
-        const std::uint64_t each =
-            argument == Argument::lengths ? sizeof(std::int32_t) : storage_bytes(plan.spec.dtype);
         plan.inputs.emplace_back(argument, plan.buffers.size());
-        plan.buffers.push_back({std::string(name_of(argument)), Role::input,
-                                static_cast<std::uint64_t>(elements_of(shape_of(spec, argument))) * each});
+        plan.buffers.push_back(
+            {std::string(name_of(argument)), Role::input,
+             static_cast<std::uint64_t>(elements_of(shape_of(spec, argument))) * element_bytes_of(spec, argument)});
     }
     if (spec.gradients) {
         for (const Argument argument : gradient_order_of(spec))

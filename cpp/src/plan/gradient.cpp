@@ -24,6 +24,7 @@ public:
         make_buffers();
         prepare();
         run_back();
+        if (spec_.returns_reset_gradients()) reset_gradients();
         vector_gradients();  // first, so that blocks of deltas for the products below can replace the deltas
         weight_gradients();
         return builder_.finish();
@@ -55,6 +56,10 @@ private:
         if (phases_) scaled_operand_ = sequence("scaled operand", 1, narrows_operands_);
         if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
         if (scales_product_) product_ = sequence("candidate product", 1);
+        if (spec_.returns_reset_gradients()) {
+            reset_up_ = sequence("gradient of reset states", 1);
+            if (C > 0) reset_up_cell_ = sequence("gradient of reset cells", C);
+        }
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
         if (C > 0)
@@ -79,13 +84,17 @@ private:
         if (has(Argument::cell_output_fwd))
             block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], C, Order::output);
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
-        if (spec_.has_each_step(Argument::cell_gradient))
+        if (spec_.has_largest(Argument::cell_gradient))
             block.sequence(abi::kUpstreamCell, inputs_[Argument::cell_gradient], C, Order::output);
         else if (has(Argument::cell_gradient))
             block.state(abi::kLastCell, inputs_[Argument::cell_gradient], C);
         block.sequence(abi::kDelta, delta_, G, Order::source);
         block.sequence(abi::kRecurrentDelta, recurrent_delta_, only_candidate_ ? 1 : G, Order::source);
         if (only_candidate_) block.share_slots(abi::kRecurrentDelta);  // the candidate's is stored last
+        if (spec_.returns_reset_gradients()) {
+            block.sequence(abi::kResetUp, reset_up_, 1, Order::output);
+            if (C > 0) block.sequence(abi::kResetUpCell, reset_up_cell_, C, Order::output);
+        }
         block.state(abi::kCarryHidden, carry_hidden_);
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
         block.sequence(abi::kOperand, operand_, 1, Order::source);
@@ -108,6 +117,35 @@ private:
     void run_back() {
         builder_.count_flops(loop_flops(spec_));
         loop_.run(builder_, inputs_, step_block());
+    }
+
+    // Clears a sequence of which the steps do not write all rows: not those past the lengths, and not row 0 in the
+    // backward direction.
+    void clear_rows(std::size_t sequence) {
+        if (D > 1 || has(Argument::lengths)) builder_.clear(sequence);
+    }
+
+    void reset_gradients() {
+        StepBlock block = step_block();
+        std::uint32_t wanted = 0;
+        const auto want = [&](abi::uint view, std::size_t out, std::int64_t slots, bool of_steps) {
+            wanted |= 1U << (view - abi::kResetGradient);
+            if (of_steps) clear_rows(out);
+            block.reset_state(view, out, slots, of_steps);
+        };
+        const bool sums = has(Argument::reset) && !spec_.bool_reset && !spec_.has_largest(Argument::reset);
+        const std::size_t factors = sums ? builder_.scratch("gradients of factors", D * H * rows_) : 0;
+        if (!spec_.bool_reset) want(abi::kResetGradient, sums ? factors : result(Argument::reset), 1, true);
+        if (sums) block.columns(abi::kResetGradient, factors);
+        if (has(Argument::reset_state))
+            want(abi::kResetStateGradient, result(Argument::reset_state), 1, spec_.has_largest(Argument::reset_state));
+        if (has(Argument::reset_cell))
+            want(abi::kResetCellGradient, result(Argument::reset_cell), C, spec_.has_largest(Argument::reset_cell));
+        loop_.reset_gradients(builder_, block, wanted);
+        if (!sums) return;
+        RowSum sum{D * H, 1, 1, rows_, {factors, 0, rows_}, {}, result(Argument::reset), 0};
+        sum.sequence = false;
+        builder_.row_sum("gradient of reset", sum);
     }
 
     void weight_gradients() {
@@ -208,12 +246,13 @@ private:
     const bool narrows_operands_;
     const bool narrows_deltas_ = narrows_operands_ && !phases_ && reads_ == DeltaReads::none;
     const bool narrows_operand_ =
-        (narrows_operands_ && !phases_) || (builder_.is_16bit(inputs_[Argument::output_fwd]) && !has(Argument::mask));
+        (narrows_operands_ && !phases_) ||
+        (builder_.is_16bit(inputs_[Argument::output_fwd]) && !has(Argument::mask) && !has(Argument::reset));
     const std::int64_t cells_ = weighed_cells(spec_);
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;
-    std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0;
+    std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, reset_up_ = 0, reset_up_cell_ = 0;
 };
 
 }  // namespace

@@ -33,6 +33,10 @@ void Inputs::set(StepBlock& block) const {
     if (spec_.has(Argument::mask)) block.mask((*this)[Argument::mask]);
     if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
     if (spec_.has(Argument::lengths)) block.lengths((*this)[Argument::lengths]);
+    if (spec_.has(Argument::reset)) block.reset((*this)[Argument::reset]);
+    for (const auto& [argument, view, slots] : {std::tuple{Argument::reset_state, abi::kResetState, std::int64_t{1}},
+                                                std::tuple{Argument::reset_cell, abi::kResetCell, spec_.C()}})
+        if (spec_.has(argument)) block.reset_state(view, (*this)[argument], slots, spec_.has_largest(argument));
     if (spec_.has(Argument::init_cell)) block.state(abi::kInitCell, (*this)[Argument::init_cell], spec_.C());
 }
 

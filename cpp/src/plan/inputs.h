@@ -13,7 +13,8 @@ public:
     // Returns the argument's buffer, or the buffer of zeros if the argument is absent.
     std::size_t operator[](Argument argument) const { return buffers_[static_cast<std::size_t>(argument)]; }
 
-    // Sets the views that forward and backward steps share: bias, vectors, mask, initial state and cell, lengths.
+    // Sets the views that forward and backward steps share: bias, vectors, mask, initial state and cell, lengths,
+    // resets.
     void set(StepBlock& block) const;
 
 private:

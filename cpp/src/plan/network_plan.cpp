@@ -286,7 +286,8 @@ private:
 
 NetworkTensor tensor_of(Argument argument, std::size_t layer) {
     switch (argument) {
-        case Argument::lengths: return {0, argument};
+        case Argument::lengths:
+        case Argument::reset: return {0, argument};
         case Argument::z_state: return {layer, Output::z_state};
         case Argument::cell_output_fwd: return {layer, Output::cell_output};
         case Argument::output_fwd: return {layer, Output::output};

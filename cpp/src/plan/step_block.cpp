@@ -32,6 +32,7 @@ bool is_bounded(const Spec& spec) {
         return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
                (activation == Activation::tanh && !bound.positive);
     };
+    if (spec.has(Argument::reset) && !spec.bool_reset) return false;  // the factors may be any numbers
     if (spec.two_phases() && !holds({spec.cell().candidate->scale_activation_slot, false})) return false;
     return bounds && std::ranges::all_of(*bounds, holds);
 }
@@ -124,6 +125,22 @@ void StepBlock::mask(std::size_t buffer) {
         set(abi::kMask, d, buffer, rows.first * time + d * spec_.H * unit, rows.increment * time);
     }
     strides(abi::kMask, row, 0, unit);
+}
+
+void StepBlock::reset(std::size_t buffer) {
+    const bool varies = spec_.has_largest(Argument::reset);
+    const std::int64_t row = varies ? spec_.D() * spec_.H : 1;
+    rows(abi::kReset, buffer, row, varies ? spec_.H : 0, Order::output);
+    strides(abi::kReset, row, 0, varies ? 1 : 0);
+}
+
+void StepBlock::reset_state(abi::uint view, std::size_t buffer, std::int64_t slots, bool of_steps) {
+    of_steps ? sequence(view, buffer, slots, Order::output) : state(view, buffer, slots);
+}
+
+void StepBlock::columns(abi::uint view, std::size_t buffer) {
+    rows(view, buffer, 1, spec_.H * spec_.rows(), Order::output);
+    strides(view, 1, 0, spec_.rows());
 }
 
 void StepBlock::lengths(std::size_t buffer) { params_.lengths = reference_to(buffer, 0); }

@@ -41,6 +41,12 @@ public:
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots);
     // Anything that broadcasts to [T, N, D * H], rows in output order
     void mask(std::size_t buffer);
+    // [T, N, 1], or [T, N, D * H] if it varies along units; packed or not, rows in output order
+    void reset(std::size_t buffer);
+    // States that resets start from: [T, N, D * slots * H], or like state()
+    void reset_state(abi::uint view, std::size_t buffer, std::int64_t slots, bool of_steps);
+    // [D * H, T, N], or packed, rows in output order: a row for each unit
+    void columns(abi::uint view, std::size_t buffer);
     // [N] integers
     void lengths(std::size_t buffer);
     // Rows of `row` elements, of which the first `depth` are used; one matrix of `rows_each` rows per direction or
@@ -94,8 +100,8 @@ private:
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);
 
-// Returns whether |h| never exceeds the larger of 1 and the largest initial |h|, nor does h times the gate that scales
-// it for the second of two phases. The scale of both is then known beforehand.
+// Returns whether |h| never exceeds the largest of 1, the initial |h| and those that resets start from, nor does h
+// times the gate that scales it for the second of two phases. The scale of both is then known beforehand.
 bool is_bounded(const Spec& spec);
 
 // Return the floating-point operations of the recurrent products: of one step, and of all steps.

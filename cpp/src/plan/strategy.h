@@ -100,6 +100,10 @@ public:
 
     // Adds the loop over the time steps: forward, or backwards with the gradient of the initial state.
     virtual void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
+
+    // For gradient calls with resets: adds, after the loop, the gradients of the reset's factors and of the states that
+    // it starts from, as the bits of abi::kResetGradient and the following views say.
+    virtual void reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const = 0;
 };
 
 // Return all strategies of a back end.

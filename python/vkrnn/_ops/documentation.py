@@ -70,6 +70,20 @@ _PARAGRAPHS = {
             Number of steps of each batch row, 0 to T. Past its end a row is zero in every result. Reverse order and the
             backward direction start at its end. Arguments may hold any finite numbers past the end. T if not given.
         """,
+    "reset": """
+        reset : array, [T, N], [T, N, 1] or [T, N, H], bidirectional 2H instead of H, optional
+            r, of bool (True starts anew: r = 0) or of the source's type, from 0 to 1, which is not checked. Before step
+            t, each state h becomes ``r[t] * h + (1 - r[t]) * s``, with s from `reset_state`{reset_cell_too}. Rows
+            are those of the output. The backward direction applies row t + 1 before row t, so that documents never mix.
+        """,
+    "reset_state": """
+        reset_state : array, [N, H] or [T, N, H], bidirectional 2H instead of H, optional
+            The h that resets start from. Zeros if not given.
+        """,
+    "reset_cell": """
+        reset_cell : array, [N, H] or [T, N, H], bidirectional 2H instead of H, optional
+            The c that resets start from. Zeros if not given.
+        """,
     "descriptor": """
         descriptor : {Descriptor}, optional
             Direction, activations and other options. ``{Descriptor}()`` if not given.
@@ -158,7 +172,11 @@ def documented(function: Function) -> Function:
     gates = len(cell.gates)
 
     def for_cell(text: str) -> str:
-        text = clean(text).replace("{axes}", _AXES[cell.name]).replace("{Descriptor}", cell.descriptor_name)
+        too = " or `reset_cell`" if "init_cell" in dict(cell.forward) else ""
+        of_cell = {"{axes}": _AXES[cell.name], "{Descriptor}": cell.descriptor_name, "{reset_cell_too}": too}
+        text = clean(text)
+        for placeholder, value in of_cell.items():
+            text = text.replace(placeholder, value)
         return text.replace("DGH", f"{2 * gates}H").replace("GH", f"{gates}H".replace("1H", "H"))
 
     paragraphs = {name: for_cell(text) for name, text in _PARAGRAPHS.items()}

@@ -83,13 +83,13 @@ class Layer:
         return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r}{dropout}{batch})"
 
 
-def swapped(value: Any, where: str) -> Any:
+def swapped(value: Any, where: str, axes: tuple[int, ...] = (3,)) -> Any:
     """Return an array with its first two axes swapped, a `vkrnn.Array` through the host's memory.
 
-    One with another number of axes is returned as it is. Calls refuse it.
+    One whose number of axes is none of `axes` is returned as it is. Calls refuse it.
     """
     array = as_operand(value, where)
-    if getattr(array, "ndim", 0) != 3:
+    if getattr(array, "ndim", 0) not in axes:
         return array
     if isinstance(array, Array):
         return asarray(np.ascontiguousarray(array.numpy().swapaxes(0, 1)), device=array.device)

@@ -35,7 +35,7 @@ _PARAGRAPHS = {
 # [1, N, DH]. Other arrays are shared by all sequences, and their gradients are summed.
 _BATCHED = {
     *("source", "mask", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output"),
-    *("init_state", "init_cell", "state_gradient", "cell_gradient"),
+    *("init_state", "init_cell", "state_gradient", "cell_gradient", "reset", "reset_state", "reset_cell"),
 }
 
 
@@ -64,12 +64,16 @@ def _run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) 
     """
     given = {name: value for name, value in arguments.items() if name != "lengths"}
     # A call on zeros checks the shapes and shows which results there are.
-    zeros = {name: np.broadcast_to(0.0, np.shape(value)) for name, value in given.items() if _is_array(name, value)}
+    zeros = {name: _zeros_like(value) for name, value in given.items() if _is_array(name, value)}
     whole = function(**given | zeros)
     steps, batch = whole[0].shape[:2]
     lengths = _check(function.__name__, arguments["lengths"], steps, batch)
 
     results = {name: np.zeros(array.shape) for name, array in whole._asdict().items()}
+    reset = zeros.get("reset")
+    if reset is not None and reset.ndim == 2:  # the batch axis is the second to last of the others
+        given["reset"] = np.asarray(given["reset"])[..., None]
+        results = {name: array[..., None] if name == "reset" else array for name, array in results.items()}
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         if length == 0:
@@ -81,14 +85,25 @@ def _run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) 
             continue
         cut = {name: _cut(np.asarray(given[name]), length, rows) for name in zeros if name in _BATCHED}
         for name, part in function(**given | cut)._asdict().items():
-            total = results[name] = results[name].astype(part.dtype, copy=False)
-            if name not in _BATCHED:
-                total += part
-            elif name in ("init_state", "init_cell"):
-                total[..., rows, :] = part
-            else:
-                total[:length, rows] = part
+            results[name] = _combined(name, results[name].astype(part.dtype, copy=False), part, length, rows)
+    if reset is not None and "reset" in results:
+        results["reset"] = results["reset"].reshape(reset.shape)
     return type(whole)(whole._function, results, results.values(), whole._reasons)  # noqa: SLF001
+
+
+def _combined(name: str, total: Array, part: Array, length: int, rows: Array) -> Array:
+    if name not in _BATCHED:
+        total += part
+    elif name in ("init_state", "init_cell") or total.ndim == 2:  # the latter: what resets start from
+        total[..., rows, :] = part
+    else:
+        total[:length, rows] = part
+    return total
+
+
+def _zeros_like(value: ArrayLike) -> Array:
+    array = np.asarray(value)
+    return np.broadcast_to(np.zeros((), np.bool_ if array.dtype.kind == "b" else np.float64), array.shape)
 
 
 def _is_array(name: str, value: object) -> bool:

@@ -11,9 +11,11 @@ from vkrnn.descriptors import GRUDescriptor
 from vkrnn.reference._activations import Function, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
+    EVERY_STEP,
     Array,
     Doubles,
     Layout,
+    Resets,
     as_double,
     before,
     pack_gradients,
@@ -49,10 +51,11 @@ def _gates(d: GRUDescriptor) -> tuple[int, ...]:
     return (1, 0, 2) if d.reset_gate_first else (0, 1, 2)
 
 
-def _forward(cell: _Cell, x: Array, R: Array, b2: Array, m: Array, h: Array) -> tuple[Array, Array]:
+def _forward(cell: _Cell, x: Array, R: Array, b2: Array, m: Array, h: Array, resets: Resets) -> tuple[Array, Array]:
     outputs, states = [], []
     R_zr, R_o = R[:2], R[2:]
     for k in range(len(x)):
+        h = resets.state(k, h)
         x_z, x_r, x_o = x[k]
         hm = h * m[k]
         hm_z, hm_r = recur(hm, R_zr)
@@ -76,13 +79,16 @@ def _backward(
     h0: Array,
     source_gradient: Array,
     dh: Array,
-) -> tuple[Array, Array, Array, Array]:
+    resets: Resets,
+) -> tuple[Array, Array, Array, Array, tuple[Array, Array, Array]]:
     z, r, o = state.swapaxes(0, 1)
     R_zr, R_o = R[:2], R[2:]
-    h_before = before(h0, h)
+    h_end = before(h0, h)
+    h_before = resets.state(EVERY_STEP, h_end)
     hm = h_before * m
     q = recur(hm, R_o)[0] + b2  # used with reset_after only
     delta = np.empty_like(state + source_gradient[:, None])
+    dh_reset = np.empty_like(delta[:, 0])
     for k in reversed(range(len(h))):
         G = source_gradient[k] + dh
         if cell.flip_z:
@@ -99,7 +105,8 @@ def _backward(
             d_r = du * hm[k] * cell.r.slope(r[k])
             dh = dh + du * r[k] * m[k]
         delta[k] = d_z, d_r, d_o
-        dh = dh + recur_back(delta[k, :2], R_zr) * m[k]
+        dh_reset[k] = dh + recur_back(delta[k, :2], R_zr) * m[k]
+        dh = resets.r[k] * dh_reset[k]
     d_candidate = delta[:, 2]  # gradient and operand of the candidate's recurrent product
     fed = hm * r
     if cell.reset_after:
@@ -111,7 +118,7 @@ def _backward(
         ]
     )
     db2 = d_candidate.sum(axis=(0, 1)) if cell.reset_after else np.zeros_like(b2)
-    return delta, dR, dh, db2
+    return delta, dR, dh, db2, resets.gradients(h_end, dh_reset)
 
 
 @public
@@ -125,6 +132,8 @@ def gru(
     mask: ArrayLike | None = None,
     secondary_bias: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> Outputs[Doubles]:
@@ -150,6 +159,7 @@ def gru(
         layout.secondary_bias(secondary_bias),
         layout.mask(mask),
         layout.state("init_state", init_state),
+        layout.resets(reset, reset_state),
         strict=True,
     )
     h, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
@@ -174,6 +184,8 @@ def gru_gradients(
     mask: ArrayLike | None = None,
     secondary_bias: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> GRUGradients[Doubles]:
@@ -196,9 +208,10 @@ def gru_gradients(
         layout.state("init_state", init_state),
         layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
+        layout.resets(reset, reset_state),
         strict=True,
     )
-    delta, dR, dh, db2 = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
+    delta, dR, dh, db2, d_resets = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         GRUGradients,
@@ -210,5 +223,6 @@ def gru_gradients(
             "bias": projected["bias"],
             "init_state": layout.join_state(dh, init_state),
             "secondary_bias": None if secondary_bias is None else np.concatenate(db2),
+            **layout.reset_gradients(d_resets, reset, reset_state),
         },
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,6 +48,31 @@ def pack_gradients(kind: type[Kind], function: str, gradients: dict[str, Array |
     there = {name: array for name, array in gradients.items() if array is not None}
     absent = {name: f"no {name} was passed" for name in gradients if name not in there}
     return kind(function, there, there.values(), absent)
+
+
+class Resets(NamedTuple):
+    """What one direction's states are before each step: h' = r h + (1 - r) s, and c likewise. Each is [T, N, H]."""
+
+    r: Array
+    s: Array
+    s_c: Array
+
+    def state(self, k: int | slice, h: Array) -> Array:
+        """Return h after the reset of step k, or of all steps."""
+        after: Array = self.r[k] * h + (1 - self.r[k]) * self.s[k]
+        return after
+
+    def cell(self, k: int | slice, c: Array) -> Array:
+        """Return c after the reset of step k, or of all steps."""
+        after: Array = self.r[k] * c + (1 - self.r[k]) * self.s_c[k]
+        return after
+
+    def gradients(self, h: Array, dh: Array, c: Array | int = 0, dc: Array | int = 0) -> tuple[Array, Array, Array]:
+        """Return the gradients of r, s and s_c from the states before the resets and the gradients after them."""
+        return (h - self.s) * dh + (c - self.s_c) * dc, (1 - self.r) * dh, (1 - self.r) * dc
+
+
+EVERY_STEP = slice(None)
 
 
 @dataclass(frozen=True)
@@ -217,6 +242,56 @@ class Layout:
             wanted_shape = f"expected a shape that broadcasts to {symbols}"
             raise ValueError(f"[{self.function}] mask: {wanted_shape}, got {list(array.shape)}")
         return self.state_steps(np.broadcast_to(array, full))
+
+    def resets(
+        self, reset: ArrayLike | None, reset_state: ArrayLike | None, reset_cell: ArrayLike | None = None
+    ) -> list[Resets]:
+        """Return the resets of each direction. Those of a backward half apply row t + 1 before row t."""
+        if reset is None:
+            for name, values in (("reset_state", reset_state), ("reset_cell", reset_cell)):
+                if values is not None:
+                    raise ValueError(f"[{self.function}] {name}: expected a reset beside it, got none")
+        factors = np.ones((self.T, self.N)) if reset is None else np.asarray(reset)
+        factors = 1.0 - factors if factors.dtype.kind == "b" else as_double(factors)
+        factors = self.check("reset", factors, "T N", "T N 1", "T N DH")
+        full = self.T, self.N, self.D * self.H
+        starts = [np.zeros(full)] * 2
+        for i, (name, values) in enumerate((("reset_state", reset_state), ("reset_cell", reset_cell))):
+            if values is not None:
+                starts[i] = np.broadcast_to(self.check(name, as_double(values), "N DH", "T N DH"), full)
+        factors = np.broadcast_to(factors if factors.ndim == 3 else factors[..., np.newaxis], full)
+        steps = [self._between_rows(factors, 1), *(self._between_rows(start, 0) for start in starts)]
+        return [Resets(*parts) for parts in zip(*steps, strict=True)]
+
+    def _between_rows(self, array: Array, first: int) -> list[Array]:
+        """[T, N, DH] -> D times [T, N, H]. The backward half has `first` before its first step."""
+        halves = np.split(array, self.D, axis=-1)
+        return [halves[0], *(np.concatenate([np.full_like(half[:1], first), half[:0:-1]]) for half in halves[1:])]
+
+    def reset_gradients(
+        self,
+        per_direction: Sequence[tuple[Array, Array, Array]],
+        reset: ArrayLike | None,
+        reset_state: ArrayLike | None,
+        reset_cell: ArrayLike | None = None,
+    ) -> dict[str, Array | None]:
+        """Return the gradients of the arguments, from those of r, s and s_c in the order of the steps."""
+        found: dict[str, Array | None] = {}
+        for i, (name, values) in enumerate(
+            (("reset", reset), ("reset_state", reset_state), ("reset_cell", reset_cell))
+        ):
+            if values is None or (name == "reset" and np.asarray(values).dtype.kind == "b"):
+                found[name] = None
+                continue
+            steps = [parts[i] for parts in per_direction]
+            if self.D == 2:
+                steps[1] = np.concatenate([np.zeros_like(steps[1][:1]), steps[1][:0:-1]])
+            total = np.concatenate(steps, axis=-1)
+            shape = np.shape(values)
+            if shape != total.shape:
+                total = total.sum(axis=-1 if name == "reset" else 0)
+            found[name] = total.reshape(shape)
+        return found
 
     def sequence(self, name: str, values: ArrayLike) -> Array:
         """[T, N, DH] -> [D, T, N, H]."""

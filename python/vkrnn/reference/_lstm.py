@@ -11,9 +11,11 @@ from vkrnn.descriptors import LSTMDescriptor
 from vkrnn.reference._activations import Function, functions, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
+    EVERY_STEP,
     Array,
     Doubles,
     Layout,
+    Resets,
     as_double,
     before,
     pack_gradients,
@@ -51,9 +53,12 @@ def _gates(d: LSTMDescriptor) -> tuple[int, ...]:
     return (0, 2, 1, 3) if d.forget_gate_last else (0, 1, 2, 3)
 
 
-def _forward(cell: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
+def _forward(
+    cell: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array, resets: Resets
+) -> tuple[Array, Array, Array]:
     outputs, cells, states = [], [], []
     for k in range(len(x)):
+        h, c = resets.state(k, h), resets.cell(k, c)
         a_i, a_f, a_z, a_o = x[k] + recur(h * m[k], R)
         p_i, p_f, p_z, p_o = p
         i, f, z = cell.i.of(a_i + p_i * c), cell.f.of(a_f + p_f * c), cell.z.of(a_z + p_z * c)
@@ -78,16 +83,18 @@ def _backward(
     source_gradient: Array,
     dh: Array,
     cell_gradient: Array,
-) -> tuple[Array, Array, Array, Array, Array]:
+    resets: Resets,
+) -> tuple[Array, Array, Array, Array, Array, tuple[Array, Array, Array]]:
     i, f, z, o = state.swapaxes(0, 1)
     dc = np.zeros_like(c0)
     y = cell.g.of(c)
-    c_before = before(c0, c)
-    h_before = before(h0, o * y)
+    c_end, h_end = before(c0, c), before(h0, o * y)
+    c_before = resets.cell(EVERY_STEP, c_end)
     p_before, p_o = p, p[3]
     if cell.output_peephole_new_cell:
         p_before = np.concatenate([p[:3], np.zeros_like(p[3:])])
     delta = np.empty_like(state + source_gradient[:, None])
+    dh_reset, dc_reset = np.empty_like(delta[:, 0]), np.empty_like(delta[:, 0])
     for k in reversed(range(len(c))):
         G = source_gradient[k] + dh
         d_o = G * y[k] * cell.o.slope(o[k])
@@ -100,12 +107,14 @@ def _backward(
             dC * i[k] * cell.z.slope(z[k]),
             d_o,
         )
-        dc = dC * f[k] + (p_before * delta[k]).sum(axis=0)
-        dh = recur_back(delta[k], R) * m[k]
+        dc_reset[k] = dC * f[k] + (p_before * delta[k]).sum(axis=0)
+        dh_reset[k] = recur_back(delta[k], R) * m[k]
+        dh, dc = resets.r[k] * dh_reset[k], resets.r[k] * dc_reset[k]
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
     if cell.output_peephole_new_cell:
         dp[3] = (delta[:, 3] * c).sum(axis=(0, 1))
-    return delta, recur_weight_gradient(delta, h_before * m, R.shape[1]), dp, dh, dc
+    dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_end) * m, R.shape[1])
+    return delta, dR, dp, dh, dc, resets.gradients(h_end, dh_reset, c_end, dc_reset)
 
 
 @public
@@ -120,6 +129,9 @@ def lstm(
     mask: ArrayLike | None = None,
     peephole: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
+    reset_cell: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> LSTMOutputs[Doubles]:
@@ -146,6 +158,7 @@ def lstm(
         layout.mask(mask),
         layout.state("init_state", init_state),
         layout.state("init_cell", init_cell),
+        layout.resets(reset, reset_state, reset_cell),
         strict=True,
     )
     h, c, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
@@ -178,6 +191,9 @@ def lstm_gradients(
     mask: ArrayLike | None = None,
     peephole: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
+    reset_cell: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> LSTMGradients[Doubles]:
@@ -202,9 +218,10 @@ def lstm_gradients(
         layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
         layout.last_or_each("cell_gradient", cell_gradient),
+        layout.resets(reset, reset_state, reset_cell),
         strict=True,
     )
-    delta, dR, dp, dh, dc = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
+    delta, dR, dp, dh, dc, d_resets = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         LSTMGradients,
@@ -217,5 +234,6 @@ def lstm_gradients(
             "peephole": None if peephole is None else layout.join_weights(dp, peephole),
             "init_state": layout.join_state(dh, init_state),
             "init_cell": layout.join_state(dc, init_cell),
+            **layout.reset_gradients(d_resets, reset, reset_state, reset_cell),
         },
     )

@@ -9,9 +9,11 @@ from vkrnn.descriptors import SingleGateRNNDescriptor
 from vkrnn.reference._activations import Function, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
+    EVERY_STEP,
     Array,
     Doubles,
     Layout,
+    Resets,
     as_double,
     before,
     pack_gradients,
@@ -25,9 +27,10 @@ from vkrnn.results import Gradients, Outputs
 GATES = (0,)
 
 
-def _forward(f: Function, x: Array, R: Array, m: Array, h: Array) -> tuple[Array, Array]:
+def _forward(f: Function, x: Array, R: Array, m: Array, h: Array, resets: Resets) -> tuple[Array, Array]:
     outputs, states = [], []
     for k in range(len(x)):
+        h = resets.state(k, h)
         z = x[k] + recur(h * m[k], R)
         h = f.of(z[0])
         outputs.append(h)
@@ -36,15 +39,18 @@ def _forward(f: Function, x: Array, R: Array, m: Array, h: Array) -> tuple[Array
 
 
 def _backward(
-    f: Function, z: Array, R: Array, m: Array, h0: Array, source_gradient: Array, dh: Array
-) -> tuple[Array, Array, Array]:
+    f: Function, z: Array, R: Array, m: Array, h0: Array, source_gradient: Array, dh: Array, resets: Resets
+) -> tuple[Array, Array, Array, tuple[Array, Array, Array]]:
     y = f.of(z)
     h_before = before(h0, y[:, 0])
     delta = np.empty_like(z + source_gradient[:, None])
+    dh_reset = np.empty_like(delta[:, 0])
     for k in reversed(range(len(z))):
         delta[k] = (source_gradient[k] + dh) * f.slope(y[k])
-        dh = recur_back(delta[k], R) * m[k]
-    return delta, recur_weight_gradient(delta, h_before * m, R.shape[1]), dh
+        dh_reset[k] = recur_back(delta[k], R) * m[k]
+        dh = resets.r[k] * dh_reset[k]
+    dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_before) * m, R.shape[1])
+    return delta, dR, dh, resets.gradients(h_before, dh_reset)
 
 
 @public
@@ -57,6 +63,8 @@ def single_gate_rnn(
     init_state: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
 ) -> Outputs[Doubles]:
@@ -80,6 +88,7 @@ def single_gate_rnn(
         layout.recurrent(weight),
         layout.mask(mask),
         layout.state("init_state", init_state),
+        layout.resets(reset, reset_state),
         strict=True,
     )
     f = gate_functions(options)[options.activation]
@@ -103,6 +112,8 @@ def single_gate_rnn_gradients(
     init_state: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
 ) -> Gradients[Doubles]:
@@ -122,10 +133,11 @@ def single_gate_rnn_gradients(
         layout.state("init_state", init_state),
         layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
+        layout.resets(reset, reset_state),
         strict=True,
     )
     f = gate_functions(options, z_state)[options.activation]
-    delta, dR, dh = zip(*(_backward(f, *parts) for parts in directions), strict=True)
+    delta, dR, dh, d_resets = zip(*(_backward(f, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         Gradients,
@@ -136,5 +148,6 @@ def single_gate_rnn_gradients(
             "input_weight": projected["input_weight"],
             "bias": projected["bias"],
             "init_state": layout.join_state(dh, init_state),
+            **layout.reset_gradients(d_resets, reset, reset_state),
         },
     )

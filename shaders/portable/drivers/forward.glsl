@@ -15,9 +15,8 @@ void main() {
     Stride weight_rows[CELL_GATES];
     for (uint g = 0; g < CELL_GATES; ++g) weight_rows[g] = Stride(slot_of(g) * H + unit) * params_of(p).weights_row;
     Operand operand = phase == 2 ? Operand(kScaledOperand, k, false, k)
-                    : k == 0     ? Operand(kInitHidden, 0, has_mask != 0, k)
-                                 : Operand(carried(kHidden, kCarryHidden), carried_step(kHidden, k - 1),
-                                         has_mask != 0, k);
+                    : k == 0     ? Operand(kInitHidden, 0, true, k)
+                                 : Operand(carried(kHidden, kCarryHidden), carried_step(kHidden, k - 1), true, k);
     Real sums[rows][CELL_GATES];
     product(p, at, operand, weight_rows, sums);
 

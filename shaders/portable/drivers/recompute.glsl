@@ -2,8 +2,7 @@
 // source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if one of them
 // weighs c[k]. Runs before the backward loop, for all steps at once.
 // Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
-#include "chosen_cell.glsl"
-#include "common/step.glsl"
+#include "common/hidden_before.glsl"
 
 INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {
@@ -17,21 +16,8 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
         return;
     }
 
-    Real hidden;
-#ifdef CELL_KEEPS_HIDDEN
-    hidden = load_previous(p, kHidden, kInitHidden, d, k, n, 0, j);
-#else
-    if (k == 0) {
-        hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
-    } else {
-        Real kept[CELL_GATES], after[CELL_STATES];
-        for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kTrainingState, d, k - 1, n, slot_of(g), j);
-        after[0] = 0.0f;
-        for (uint s = 1; s < CELL_STATES; ++s) after[s] = load_view(p, kCell, d, k - 1, n, s - 1, j);
-        hidden = cell_hidden(kept, after);
-    }
-#endif
-    Real operand = hidden * load_mask(p, d, k, n, j);
+    Real hidden = hidden_before(p, d, n, j, k);
+    Real operand = load_reset(p, d, k, n, 0, j, hidden, kResetState) * load_mask(p, d, k, n, j);
     store_view(p, kOperand, d, k, n, 0, j, operand);
 #ifdef CELL_SCALE
     if (scales_product == 0) {
@@ -40,7 +26,10 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     }
 #endif
 #if CELL_STATES > 1
-    if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, 0, j));
+    if (keep != 0) {
+        Real cell = load_previous(p, kCell, kInitCell, d, k, n, 0, j);
+        store_view(p, kPreviousCell, d, k, n, 0, j, load_reset(p, d, k, n, 0, j, cell, kResetCell));
+    }
     if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, load_view(p, kCell, d, k, n, 0, j));
 #endif
 }

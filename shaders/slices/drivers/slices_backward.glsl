@@ -25,6 +25,11 @@ CONSTANT bool other_delta = false;
 // All inputs of a step besides the gradient from the later step, fetched `turns` steps ahead.
 Loaded kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES];
 Loaded upstream_ahead[turns][cells][CELL_STATES], mask_ahead[turns][cells], q_ahead[turns][cells];
+Loaded factor_ahead[turns][cells], start_ahead[turns][cells][CELL_STATES];   // of the step's reset
+Address factor_at[cells], start_at[cells], start_cell_at[cells];             // at the reset to load next
+int factor_step, start_step, start_cell_step;
+int lag;   // of the rows of resets behind the steps
+uint start_cell_slot;
 Address training_at[cells], upstream_at[cells], upstream_cell_at[cells], product_at[cells];   // at the step to load next
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
@@ -45,6 +50,7 @@ Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
 // The inputs of the step, converted.
 Real saved[cells][CELL_GATES], before[cells][CELL_STATES], upstream[cells][CELL_STATES], q[cells], mask[cells];
+Real factor[cells], later_factor[cells], start[cells][CELL_STATES];   // of the step's reset and of the later one's
 
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
@@ -58,6 +64,11 @@ INLINE void set_steps(Params p, Place place) {
     state_step = needs_cell ? step_bytes(p, kCell, d) : 0;
     mask_step = has_mask != 0 ? step_bytes(p, kMask, d) : 0;
     recurrent_delta_step = other_delta ? step_bytes(p, kRecurrentDelta, d) : 0;
+    lag = reset_lag(p, d);
+    factor_step = has_reset != 0 ? step_bytes(p, kReset, d) : 0;
+    start_step = has_reset != 0 ? step_bytes(p, kResetState, d) : 0;
+    start_cell_step = has_reset != 0 && needs_cell ? step_bytes(p, kResetCell, d) : 0;
+    start_cell_slot = has_reset != 0 && needs_cell ? slot_bytes(p, kResetCell) : 0;
     training_slot = slot_bytes(p, kTrainingState);
     upstream_cell_slot = has_upstream_cell != 0 ? slot_bytes(p, kUpstreamCell) : 0;
     init_slot = needs_cell ? slot_bytes(p, kInitCell) : 0;
@@ -98,6 +109,17 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
         mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], -mask_step, 0 <= step && step + 1 < ends[cell]);
     }
+    if (has_reset != 0) {
+        bool moves_reset = lag < step && step - lag < ends[cell];
+        factor_ahead[turn][cell] = fetch_tensor(kReset, factor_at[cell], 0);
+        move(factor_at[cell], -factor_step, moves_reset);
+        start_ahead[turn][cell][0] = fetch_tensor(kResetState, start_at[cell], 0);
+        move(start_at[cell], -start_step, moves_reset);
+        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+            start_ahead[turn][cell][s] =
+                fetch_tensor(kResetCell, state_at(start_cell_at[cell], s, start_cell_slot), 0);
+        if (needs_cell) move(start_cell_at[cell], -start_cell_step, moves_reset);
+    }
     if (other_delta) {
         q_ahead[turn][cell] = fetch_tensor(kProduct, product_at[cell], 0);
         move(product_at[cell], -product_step, moves);
@@ -113,6 +135,10 @@ INLINE void take_inputs(const uint turn, const uint cell) {
         upstream[cell][s] = adds(s) ? value_of(s > 0 ? kUpstreamCell : kUpstream, upstream_ahead[turn][cell][s]) : 0.0f;
     q[cell] = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
     mask[cell] = mask_of(mask_ahead[turn][cell]);
+    later_factor[cell] = factor[cell];
+    factor[cell] = has_reset != 0 ? value_of(kReset, factor_ahead[turn][cell]) : 1.0f;
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+        start[cell][s] = has_reset != 0 ? value_of(s > 0 ? kResetCell : kResetState, start_ahead[turn][cell][s]) : 0.0f;
 }
 
 // In 16-bit calls, the recurrent deltas may have the candidate's slot alone. The other gates' are their deltas.
@@ -133,6 +159,13 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     if (has_upstream_cell != 0) upstream_cell_at[cell] = cell_address(p, kUpstreamCell, e, step, end);
     delta_at[cell] = cell_address(p, kDelta, e, step, end);
     if (has_mask != 0) mask_at[cell] = cell_address(p, kMask, e, step + 1, end);
+    if (has_reset != 0) {
+        int later = min(first + 1, int(params_of(p).T) - 1) - lag;
+        factor[cell] = load_tensor(kReset, cell_address(p, kReset, e, max(later, 0), end), 0);
+        factor_at[cell] = cell_address(p, kReset, e, max(step - lag, 0), end);
+        start_at[cell] = cell_address(p, kResetState, e, max(step - lag, 0), end);
+        if (needs_cell) start_cell_at[cell] = cell_address(p, kResetCell, e, max(step - lag, 0), end);
+    }
     if (needs_hidden) {
         init_hidden_at[cell] = unit_address(p, kInitHidden, row_address(p, kInitHidden, e.direction, 0, e.n), 0, e.j);
         hidden_at[cell] = step == 0 ? init_hidden_at[cell] : cell_address(p, kHidden, e, step - 1, end);
@@ -165,11 +198,20 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
 
 // Computes the deltas and the next operand. Everything else is stored later, because the next step's products wait for
 // the operand.
-INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
+INLINE void form_cell(Params p, Place place, const uint turn, const uint cell, int k) {
     bool is_last = k == ends[cell] - 1;
-    Real up[CELL_STATES], states[CELL_STATES];
+    Real up[CELL_STATES], states[CELL_STATES], reset_before[CELL_STATES];
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = is_last ? last[cell][s] : carry[cell][s];
     if (!is_last) up[0] += sums[cell][0] * mask[cell];
+    if (!is_last && has_reset != 0 && k + 1 >= lag) {
+        if (keeps_reset_up != 0 && k < ends[cell] && there[cell]) {
+            Element e = element_of(p, place, cell, k + 1 - lag);
+            store_view(p, kResetUp, e.direction, e.k, e.n, 0, e.j, up[0]);
+            UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+                store_view(p, kResetUpCell, e.direction, e.k, e.n, s - 1, e.j, up[s]);
+        }
+        UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = part(later_factor[cell], up[s]);
+    }
     if (k < 0) {
         UNROLL for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = up[s];
         return;
@@ -178,8 +220,10 @@ INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
         if (adds(s)) up[s] += upstream[cell][s];
         states[s] = needs(s) ? after[cell][s] : 0.0f;
         after[cell][s] = before[cell][s];
+        reset_before[s] = before[cell][s];
+        if (has_reset != 0 && k >= lag) reset_before[s] = blended(factor[cell], before[cell][s], start[cell][s]);
     }
-    cell_backward(saved[cell], v[cell], before[cell], states, q[cell], up, dx[cell], dr[cell], carry[cell]);
+    cell_backward(saved[cell], v[cell], reset_before, states, q[cell], up, dx[cell], dr[cell], carry[cell]);
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
         UNROLL for (uint g = 0; g < CELL_GATES; ++g)
@@ -213,8 +257,8 @@ INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
         if (!loads_weights) advance_inputs(turn, k - int(turns));
         multiply(p, place, turn % 2);
         if (loads_weights) advance_inputs(turn, k - int(turns));
-        form_cell(place, turn, 0, k);
-        UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, turn, cell, k);
+        form_cell(p, place, turn, 0, k);
+        UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(p, place, turn, cell, k);
         barrier();
         if (k >= 0) {
             store_cell(p, place, 0, k);

@@ -3,8 +3,12 @@
 
 // All inputs of a step besides the state, fetched `turns` steps ahead.
 Loaded x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
+Loaded factor_ahead[turns][cells], start_ahead[turns][cells][CELL_STATES];   // of the next step's reset
 Address projected_at[cells], mask_at[cells];   // at the step to load next; the mask's is one step later
-int projected_step, mask_step;
+Address factor_at[cells], start_at[cells], start_cell_at[cells];   // at the reset to load next
+int projected_step, mask_step, factor_step, start_step, start_cell_step;
+int lag;   // of the rows of resets behind the steps
+uint start_cell_slot;
 uint projected_slot;
 
 // What a step writes.
@@ -16,7 +20,7 @@ uint training_slot, state_slot;
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
 // The inputs of the step, converted.
-Real x[cells][CELL_GATES], mask[cells];
+Real x[cells][CELL_GATES], mask[cells], factor[cells], start[cells][CELL_STATES];
 
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
@@ -25,6 +29,11 @@ INLINE void set_steps(Params p, Place place) {
     mask_step = has_mask != 0 ? step_bytes(p, kMask, place.direction) : 0;
     state_step = CELL_STATES > 1 ? step_bytes(p, kCell, place.direction) : 0;
     training_step = keep != 0 ? step_bytes(p, kTrainingState, place.direction) : 0;
+    lag = reset_lag(p, place.direction);
+    factor_step = has_reset != 0 ? step_bytes(p, kReset, place.direction) : 0;
+    start_step = has_reset != 0 ? step_bytes(p, kResetState, place.direction) : 0;
+    start_cell_step = has_reset != 0 && CELL_STATES > 1 ? step_bytes(p, kResetCell, place.direction) : 0;
+    start_cell_slot = has_reset != 0 && CELL_STATES > 1 ? slot_bytes(p, kResetCell) : 0;
     projected_slot = slot_bytes(p, kProjected);
     training_slot = keep != 0 ? slot_bytes(p, kTrainingState) : 0;
     state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
@@ -40,6 +49,17 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
         mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], mask_step, step + 2 < ends[cell]);
     }
+    if (has_reset != 0) {
+        bool moves = step + 2 - lag < ends[cell];
+        factor_ahead[turn][cell] = fetch_tensor(kReset, factor_at[cell], 0);
+        move(factor_at[cell], factor_step, moves);
+        start_ahead[turn][cell][0] = fetch_tensor(kResetState, start_at[cell], 0);
+        move(start_at[cell], start_step, moves);
+        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+            start_ahead[turn][cell][s] =
+                fetch_tensor(kResetCell, state_at(start_cell_at[cell], s, start_cell_slot), 0);
+        if (CELL_STATES > 1) move(start_cell_at[cell], start_cell_step, moves);
+    }
 }
 
 // Converts the inputs of a step.
@@ -47,6 +67,9 @@ INLINE void take_inputs(const uint turn, const uint cell) {
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
         x[cell][g] = value_of(kProjected, x_ahead[turn][cell][g]) + bias[cell][g];
     mask[cell] = mask_of(mask_ahead[turn][cell]);
+    factor[cell] = has_reset != 0 ? value_of(kReset, factor_ahead[turn][cell]) : 1.0f;
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+        start[cell][s] = has_reset != 0 ? value_of(s > 0 ? kResetCell : kResetState, start_ahead[turn][cell][s]) : 0.0f;
 }
 
 INLINE void start_cell(Params p, Place place, const uint cell, int first) {
@@ -66,9 +89,22 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     before[cell][0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
     UNROLL for (uint s = 1; s < CELL_STATES; ++s)
         before[cell][s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
+    if (has_reset != 0) {
+        factor_at[cell] = cell_address(p, kReset, e, first + 1 - lag, end);
+        start_at[cell] = cell_address(p, kResetState, e, first + 1 - lag, end);
+        before[cell][0] = load_reset(p, e.direction, first, e.n, 0, e.j, before[cell][0], kResetState);
+        if (CELL_STATES > 1) start_cell_at[cell] = cell_address(p, kResetCell, e, first + 1 - lag, end);
+        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+            before[cell][s] = load_reset(p, e.direction, first, e.n, s - 1, e.j, before[cell][s], kResetCell);
+    }
     if (there[cell])
         set_operand(0, place, cell, 0, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
     UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
+}
+
+// Returns a state after the next step's reset.
+INLINE Real reset_state(const uint cell, const uint s, Real state) {
+    return has_reset != 0 ? blended(factor[cell], state, start[cell][s]) : state;
 }
 
 // Computes the new state and the next operand. Everything else is stored later, because the next step's products wait
@@ -79,7 +115,8 @@ INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
-        set_operand(1 - turn % 2, place, cell, 0, unit_of(place, cell), ended ? 0.0f : after[0] * mask[cell]);
+        set_operand(1 - turn % 2, place, cell, 0, unit_of(place, cell),
+                    ended ? 0.0f : reset_state(cell, 0, after[0]) * mask[cell]);
 }
 
 // Stores the results that the next step does not wait for.
@@ -111,6 +148,11 @@ INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
         barrier();
         store_cell(p, place, 0, k);
         UNROLL for (uint cell = 1; cell < cells; ++cell) store_cell(p, place, cell, k);
+        // The states of the dispatch's last step are not reset, because the next dispatch does it.
+        if (has_reset != 0 && k + 1 < end)
+            UNROLL for (uint cell = 0; cell < cells; ++cell)
+                UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+                    before[cell][s] = reset_state(cell, s, before[cell][s]);
     }
 }
 

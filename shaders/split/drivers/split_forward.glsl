@@ -1,4 +1,4 @@
-// Forward: see split.glsl. Step -1 only stores the operand of step 0, h0 * m[0].
+// Forward: see split.glsl. Step -1 only stores the operand of step 0.
 #include "split/split.glsl"
 
 void main() {
@@ -7,7 +7,7 @@ void main() {
     if (!find_cell(p, e)) return;
     Real operand;
     if (e.k < 0) {
-        operand = load_view(p, kInitHidden, e.direction, 0, e.n, 0, e.j) * load_mask(p, e.direction, 0, e.n, e.j);
+        operand = first_operand(p, e.direction, e.n, e.j);
     } else {
         Real r[CELL_GATES];
         for (uint g = 0; g < CELL_GATES; ++g)

@@ -16,15 +16,39 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
+// The base of the kernels that need h before a step.
+template <class C, class T>
+class HiddenBefore : public Loop<C, T> {
+protected:
+    using Base = Loop<C, T>;
+    using Base::Base, Base::cell_, Base::kGates, Base::kStates, Base::previous, Base::row, Base::slot_, Base::views_;
+    using typename Base::Real;
+
+    // Returns h before step k and its reset: the initial state, or h of step k - 1, from the training state if need be.
+    Real hidden(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) {
+        if constexpr (C::kKeepsHidden) {
+            return load(previous(abi::kHidden, abi::kInitHidden, k, n) + j, count);
+        } else {
+            if (k == 0) return load(row(abi::kInitHidden, 0, n) + j, count);
+            Real kept[kGates], after[kStates];
+            load_kept<kGates>(row(abi::kTrainingState, k - 1, n), views_[abi::kTrainingState].slot, slot_, j,
+                              Units<T>{count}, kept);
+            for (int s = 1; s < kStates; ++s)
+                after[s] = load(row(abi::kCell, k - 1, n) + (s - 1) * views_[abi::kCell].slot + j, count);
+            return cell_.cell_hidden(kept, after);
+        }
+    }
+};
+
 // Recomputes the operand of each step's recurrent product, h[k-1] * m[k], from the training state, for the weight
 // gradients. With peephole weights it also copies c[k-1], and c[k] if a peephole weight multiplies that. Steps and rows
 // are independent of each other.
 template <class C, class T>
-class Recompute : Loop<C, T> {
-    using Base = Loop<C, T>;
-    using Base::batch_, Base::cell_, Base::has_lengths_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::live_,
-        Base::member_, Base::previous, Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
-        Base::views_, Base::W;
+class Recompute : HiddenBefore<C, T> {
+    using Base = HiddenBefore<C, T>;
+    using Base::batch_, Base::has_lengths_, Base::hidden, Base::keep_, Base::kGates, Base::kStates, Base::L,
+        Base::live_, Base::member_, Base::previous, Base::row, Base::slot_, Base::steps_, Base::two_phases_,
+        Base::units_, Base::views_, Base::W;
     using typename Base::Real;
 
 public:
@@ -68,12 +92,20 @@ private:
         const int cells = kStates > 1 ? static_cast<int>(keep_) : 0;
         T* const operand = row(abi::kOperand, k, n);
         const std::size_t bytes = static_cast<std::size_t>(units_) * sizeof(T);
-        if (cells > 0) std::memcpy(row(abi::kPreviousCell, k, n), previous(abi::kCell, abi::kInitCell, k, n), bytes);
+        if (cells > 0) {
+            T* const to = row(abi::kPreviousCell, k, n);
+            const T* const cell =
+                this->before(abi::kCell, abi::kInitCell, abi::kResetCell, k, n, 1, {0, units_}, to).at;
+            if (cell != to) std::memcpy(to, cell, bytes);
+        }
+        const bool resets = this->resets(k, n);
         if (cells > 1)
             std::memcpy(row(abi::kPreviousCell, k, n) + views_[abi::kPreviousCell].slot, row(abi::kCell, k, n), bytes);
         for (std::int64_t j = 0; j < units_; j += W) {
             const std::int64_t count = std::min(W, units_ - j);
-            const Real value = hidden(k, n, j, count) * this->mask(k, n, j, count);
+            Real value = hidden(k, n, j, count);
+            if (resets) value = this->reset(value, row(abi::kResetState, k - this->direction_, n), k, n, j, count);
+            value = value * this->mask(k, n, j, count);
             store(value, operand + j, count);
             if constexpr (C::kHasCandidate) {
                 if (two_phases_) {
@@ -84,18 +116,81 @@ private:
             }
         }
     }
+};
 
-    Real hidden(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) {
-        if constexpr (C::kKeepsHidden) {
-            return load(previous(abi::kHidden, abi::kInitHidden, k, n) + j, count);
-        } else {
-            if (k == 0) return load(row(abi::kInitHidden, 0, n) + j, count);
-            Real kept[kGates], after[kStates];
-            load_kept<kGates>(row(abi::kTrainingState, k - 1, n), views_[abi::kTrainingState].slot, slot_, j,
-                              Units<T>{count}, kept);
-            for (int s = 1; s < kStates; ++s)
-                after[s] = load(row(abi::kCell, k - 1, n) + (s - 1) * views_[abi::kCell].slot + j, count);
-            return cell_.cell_hidden(kept, after);
+// After a backward loop with resets: the gradients of their factors and of the states that they start from, of the
+// units and steps of each batch row. Bit i of kKeep says whether view kResetGradient + i is wanted.
+template <class C, class T>
+class ResetGradients : HiddenBefore<C, T> {
+    using Base = HiddenBefore<C, T>;
+    using Base::batch_, Base::direction_, Base::hidden, Base::keep_, Base::kStates, Base::member_, Base::previous,
+        Base::previous_slot, Base::row, Base::units_, Base::views_, Base::W;
+    using typename Base::Real;
+
+public:
+    using Base::Base;
+
+    void run() {
+        const Range mine = part_of(std::int64_t{this->work_.directions} * batch_, member_.rank(), member_.size());
+        for (std::int64_t i = mine.begin; i < mine.end; ++i) {
+            if (member_.stopped()) return;
+            this->use_block(i / batch_);
+            const std::int64_t n = i % batch_, steps = this->length_of(n);
+            clear(abi::kResetStateGradient, n, 1);
+            clear(abi::kResetCellGradient, n, kStates - 1);
+            for (std::int64_t k = direction_; k < steps; ++k) step(k, n);
+        }
+    }
+    static LoopShape shape(const LoopWork& work) {
+        LoopShape shape = Base::shape_of(work, 1, 1);
+        shape.rows *= shape.steps;
+        shape.steps = 1;
+        return shape;
+    }
+
+private:
+    [[nodiscard]] bool wants(abi::uint view) const { return (keep_ >> (view - abi::kResetGradient) & 1U) != 0; }
+
+    // Clears the gradient of a state that is the same at all steps, to which these add.
+    void clear(abi::uint view, std::int64_t n, int slots) const {
+        if (!wants(view) || views_[view].step != 0) return;
+        for (int slot = 0; slot < slots; ++slot)
+            std::memset(row(view, 0, n) + slot * views_[view].slot, 0, sizeof(T) * static_cast<std::size_t>(units_));
+    }
+
+    // Adds a step's part of the gradient of a start. Returns its part of that of the factor.
+    HWY_INLINE Real state(Real before, Real up, abi::uint starts, abi::uint gradient, int slot, std::int64_t k,
+                          std::int64_t n, std::int64_t j, std::int64_t count) const {
+        const std::int64_t at = k - direction_;
+        if (wants(gradient)) {
+            T* const to = row(gradient, at, n) + slot * views_[gradient].slot + j;
+            const Real some = part(Real(1.0) - this->factor(k, n, j, count), up);
+            store(views_[gradient].step == 0 ? load(to, count) + some : some, to, count);
+        }
+        return (before - load(row(starts, at, n) + slot * views_[starts].slot + j, count)) * up;
+    }
+
+    void store_factors(Real gradients, T* to, std::int64_t j, std::int64_t count) const {
+        const Stride unit = views_[abi::kResetGradient].unit;
+        if (unit == 1) return store(gradients, to + j, count);
+        T some[W];
+        store(gradients, some, W);
+        for (std::int64_t i = 0; i < count; ++i) to[(j + i) * unit] = some[i];
+    }
+
+    void step(std::int64_t k, std::int64_t n) {
+        const std::int64_t at = k - direction_;
+        for (std::int64_t j = 0; j < units_; j += W) {
+            const std::int64_t count = std::min(W, units_ - j);
+            Real sum = state(hidden(k, n, j, count), load(row(abi::kResetUp, at, n) + j, count), abi::kResetState,
+                             abi::kResetStateGradient, 0, k, n, j, count);
+            for (int slot = 0; slot < kStates - 1; ++slot)
+                sum += state(load(previous(abi::kCell, abi::kInitCell, k, n) +
+                                      slot * previous_slot(abi::kCell, abi::kInitCell, k) + j,
+                                  count),
+                             load(row(abi::kResetUpCell, at, n) + slot * views_[abi::kResetUpCell].slot + j, count),
+                             abi::kResetCell, abi::kResetCellGradient, slot, k, n, j, count);
+            if (wants(abi::kResetGradient)) store_factors(sum, row(abi::kResetGradient, at, n), j, count);
         }
     }
 };
@@ -103,9 +198,9 @@ private:
 template <class C, class T>
 class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::cell_, Base::has_upstream_cell_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_,
-        Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_,
-        Base::views_, Base::W, Base::work_;
+    using Base::cell_, Base::direction_, Base::has_reset_, Base::has_upstream_cell_, Base::keeps_reset_up_,
+        Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_, Base::position, Base::previous, Base::row,
+        Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -221,13 +316,17 @@ private:
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         const Range units = this->units_of(vectors);
         const bool last = k == this->length_of(n) - 1;
+        const bool keeps = keeps_reset_up_ && !last && k + 1 >= direction_, resets = !last && this->resets(k + 1, n);
         T* const carry_hidden = row(abi::kCarryHidden, 0, n);
         const T* const handed_down = last ? row(abi::kLastHidden, 0, n) : carry_hidden;
         const auto carried = [&](std::int64_t j, Units<T> some) HWY_ATTR {
             const Real down = some.load(handed_down + j);
             if (last) return down;
-            return down + some.load(sums + (j - units.begin)) * this->mask(k + 1, n, j, some.count);
+            const Real up = down + some.load(sums + (j - units.begin)) * this->mask(k + 1, n, j, some.count);
+            if (keeps) some.store(up, row(abi::kResetUp, k + 1 - direction_, n) + j);
+            return resets ? part(this->factor(k + 1, n, j, some.count), up) : up;
         };
+        if (keeps || resets) pass_cells(k + 1, n, units, keeps, resets);
         if (k < 0) {
             for (std::int64_t j = units.begin; j < units.end; j += W) {
                 const Units<T> some{std::min(W, units.end - j)};
@@ -235,6 +334,7 @@ private:
             }
             return;
         }
+        T* const reset = has_reset_ ? this->room_for_reset() : nullptr;
         BackwardRow<T> at{};
         at.upstream = row(abi::kUpstream, k, n);
         at.training_state = row(abi::kTrainingState, k, n);
@@ -242,10 +342,14 @@ private:
         at.delta = row(abi::kDelta, k, n);
         at.recurrent_delta = row(abi::kRecurrentDelta, k, n);
         at.carry_hidden = carry_hidden;
-        if constexpr (C::kKeepsHidden) at.hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
+        if constexpr (C::kKeepsHidden)
+            at.hidden_before = this->before(abi::kHidden, abi::kInitHidden, abi::kResetState, k, n, 1, units, reset).at;
         if constexpr (C::kHasCandidate) at.product = row(abi::kProduct, k, n);
         if constexpr (kStates > 1) {
-            at.cell_before = previous(abi::kCell, abi::kInitCell, k, n);
+            const auto cells =
+                this->before(abi::kCell, abi::kInitCell, abi::kResetCell, k, n, kStates - 1, units, reset + units_);
+            at.cell_before = cells.at;
+            at.before_slot = cells.slot;
             at.cell = row(abi::kCell, k, n);
             at.carry_cell = row(abi::kCarryCell, 0, n);
             at.cell_down = last ? row(abi::kLastCell, 0, n) : at.carry_cell;
@@ -253,7 +357,6 @@ private:
         }
         at.training_slot = views_[abi::kTrainingState].slot;
         at.vectors_slot = views_[abi::kVectors].slot;
-        at.before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
         at.cell_slot = views_[abi::kCell].slot;
         at.down_slot = views_[last ? abi::kLastCell : abi::kCarryCell].slot;
         at.carry_slot = views_[abi::kCarryCell].slot;
@@ -264,6 +367,21 @@ private:
         for (std::int64_t j = units.begin; j < units.end; j += W) {
             const Units<T> some{std::min(W, units.end - j)};
             step_units_back(cell_, at, slot_, j, some, carried(j, some));
+        }
+    }
+
+    // Takes the gradients of the cell states through the reset of step k, and keeps those before it.
+    void pass_cells(std::int64_t k, std::int64_t n, Range units, bool keeps, bool resets) {
+        for (int slot = 0; slot < kStates - 1; ++slot) {
+            T* const carry = row(abi::kCarryCell, 0, n) + slot * views_[abi::kCarryCell].slot;
+            if (keeps)
+                std::copy(
+                    carry + units.begin, carry + units.end,
+                    row(abi::kResetUpCell, k - direction_, n) + slot * views_[abi::kResetUpCell].slot + units.begin);
+            for (std::int64_t j = units.begin; resets && j < units.end; j += W) {
+                const std::int64_t count = std::min(W, units.end - j);
+                store(part(this->factor(k, n, j, count), load(carry + j, count)), carry + j, count);
+            }
         }
     }
 

@@ -90,6 +90,15 @@ inline void narrow_to_float16(const float* in, std::uint16_t* out, std::int64_t 
     for (std::int64_t i = 0; i < count; ++i) out[i] = to_half(in[i]);
 }
 
+// Makes the factors of resets from bytes: 0 where one is not 0, else 1.
+template <class T>
+void factors(const ConvertWork& work, Member& member) {
+    const auto [begin, end] = part_of(work.count, member.rank(), member.size());
+    const auto* const in = pointer<const std::uint8_t>(work.in);
+    auto* const out = pointer<T>(work.out);
+    for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] != 0 ? T{0} : T{1};
+}
+
 inline void convert(const ConvertWork& work, Member& member) {
     const auto [begin, end] = part_of(work.count, member.rank(), member.size());
     if (work.narrow != 0) {

@@ -18,9 +18,9 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 template <class C, class T>
 class Forward : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_,
-        Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_,
-        Base::views_, Base::W, Base::work_;
+    using Base::cell_, Base::has_mask_, Base::has_reset_, Base::keep_, Base::kGates, Base::kStates, Base::L,
+        Base::member_, Base::mine_, Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_,
+        Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -119,17 +119,21 @@ private:
     // Returns a row that the recurrent product multiplies.
     const T* operand(std::int64_t k, std::int64_t i, int phase) const {
         if (phase == 2) return row(abi::kScaledOperand, k, position(i));
-        if (has_mask_) return masked_ + i * this->vectors_ * L;
+        if (has_mask_ || this->resets(k, position(i))) return prepared_ + i * this->vectors_ * L;
         return previous(abi::kHidden, abi::kInitHidden, k, position(i));
     }
 
+    // Computes the rows of the operand that are not h itself.
     void prepare_operand(std::int64_t k) {
         const std::int64_t rows = this->live_rows(k);
-        masked_ = static_cast<T*>(member_.scratch(1, sizeof(T) * static_cast<std::size_t>(rows * this->vectors_ * L)));
+        prepared_ =
+            static_cast<T*>(member_.scratch(1, sizeof(T) * static_cast<std::size_t>(rows * this->vectors_ * L)));
         for (std::int64_t i = 0; i < rows; ++i) {
             const std::int64_t n = position(i);
-            const T* hidden = previous(abi::kHidden, abi::kInitHidden, k, n);
-            T* out = masked_ + i * this->vectors_ * L;
+            T* out = prepared_ + i * this->vectors_ * L;
+            const T* hidden =
+                this->before(abi::kHidden, abi::kInitHidden, abi::kResetState, k, n, 1, {0, units_}, out).at;
+            if (!has_mask_) continue;
             for (std::int64_t j = 0; j < units_; j += W) {
                 const std::int64_t count = std::min(W, units_ - j);
                 store(load(hidden + j, count) * this->mask(k, n, j, count), out + j, count);
@@ -149,7 +153,7 @@ private:
     void phase(std::int64_t k) {
         constexpr std::int64_t kCount = End - First;
         const bool multiplies = k > 0 || work_.has_initial != 0, ahead = projects_ahead(k);
-        if (multiplies && has_mask_ && Phase != 2) prepare_operand(k);
+        if (multiplies && (has_mask_ || has_reset_) && Phase != 2) prepare_operand(k);
         const std::int64_t live = this->live_rows(k), chunks = (live + kChunkRows - 1) / kChunkRows;
         const std::int64_t height = (live + chunks - 1) / chunks;
         const bool apart = C::kHasCandidate && Phase == 0 && scales_product_;
@@ -203,21 +207,28 @@ private:
     template <int First, int End, int Phase>
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t sums_gate,
                          const T* candidate) {
+        const Range units = this->units_of(vectors);
+        typename Base::States hidden_before{previous(abi::kHidden, abi::kInitHidden, k, n), 0}, cell_before{};
+        T* const reset = has_reset_ ? this->room_for_reset() : nullptr;
+        if constexpr (C::kKeepsHidden)
+            hidden_before = this->before(abi::kHidden, abi::kInitHidden, abi::kResetState, k, n, 1, units, reset);
+        if constexpr (kStates > 1)
+            cell_before =
+                this->before(abi::kCell, abi::kInitCell, abi::kResetCell, k, n, kStates - 1, units, reset + units_);
         const ForwardRow<T> at{
             .vectors = row(abi::kVectors, 0, 0),
-            .hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n),
-            .cell_before = kStates > 1 ? previous(abi::kCell, abi::kInitCell, k, n) : nullptr,
+            .hidden_before = hidden_before.at,
+            .cell_before = cell_before.at,
             .hidden = row(abi::kHidden, k, n),
             .cell = kStates > 1 ? row(abi::kCell, k, n) : nullptr,
             .training_state = row(abi::kTrainingState, k, n),
             .scaled_operand = Phase == 1 ? row(abi::kScaledOperand, k, n) : nullptr,
             .vectors_slot = views_[abi::kVectors].slot,
-            .before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k),
+            .before_slot = cell_before.slot,
             .cell_slot = views_[abi::kCell].slot,
             .training_slot = views_[abi::kTrainingState].slot,
             .keeps = keep_ != 0 || Phase == 1,
         };
-        const Range units = this->units_of(vectors);
         for (std::int64_t j = units.begin; j < units.end; j += W) {
             const Units<T> some{std::min(W, units.end - j)};
             Real x[kGates], r[kGates], mask = 1.0;
@@ -231,7 +242,7 @@ private:
         }
     }
 
-    T* masked_ = nullptr;
+    T* prepared_ = nullptr;
     // x W^T computed in advance: its steps, its units, and the first row of each step.
     Range projected_{0, 0}, projected_for_{0, 0};
     std::int64_t ahead_at_[kAheadRows];

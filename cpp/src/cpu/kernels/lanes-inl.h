@@ -77,6 +77,12 @@ struct Lanes {
     }
     HWY_INLINE Lanes& operator+=(Lanes b) { return *this = *this + b; }
 
+    // Returns a * x, but 0 where a is 0, whatever x is.
+    friend HWY_ATTR HWY_INLINE Lanes part(Lanes a, Lanes x) {
+        const auto zero = hn::Zero(Tag<T>());
+        return {hn::IfThenZeroElse(hn::Eq(a.low, zero), hn::Mul(a.low, x.low)),
+                hn::IfThenZeroElse(hn::Eq(a.high, zero), hn::Mul(a.high, x.high))};
+    }
     friend HWY_ATTR HWY_INLINE Lanes max(Lanes a, Lanes b) { return {hn::Max(a.low, b.low), hn::Max(a.high, b.high)}; }
     // Returns 1 in lanes where x >= edge, else 0.
     friend HWY_ATTR HWY_INLINE Lanes step(Lanes edge, Lanes x) {

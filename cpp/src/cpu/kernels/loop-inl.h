@@ -95,10 +95,12 @@ public:
           units_(work.block_units),
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
+          has_reset_(constants[abi::kHasReset] != 0),
           has_lengths_(work.has_lengths != 0),
           has_upstream_cell_(constants[abi::kHasUpstreamCell] != 0),
           scales_product_(constants[abi::kScalesProduct] != 0),
           two_phases_(work.two_phases != 0),
+          keeps_reset_up_(constants[abi::kKeepsResetUp] != 0),
           keep_(constants[abi::kKeep]),
           live_{pointer<const std::int64_t>(work.live), steps_, batch_} {
         for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
@@ -120,6 +122,7 @@ protected:
     // Selects a block of units. Blocks are numbered direction by direction.
     void use_block(std::int64_t number) {
         const std::int64_t direction = number / work_.blocks, block = number % work_.blocks, first = block * units_;
+        direction_ = direction;
         const Heads input_heads(work_.input_head_units, first, units_);
         std::int64_t source = first;  // where the block's part of the source begins
         if (work_.features != 0) source = input_heads.several ? 0 : input_heads.of(0) * work_.features;
@@ -196,6 +199,47 @@ protected:
     HWY_INLINE Real mask(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) const {
         return has_mask_ ? views_[abi::kMask].read(row(abi::kMask, k, n), 0, j, count) : Real(1.0);
     }
+    // Returns whether step k of a row resets any of its states. Row t of the reset belongs between rows t - 1 and t of
+    // the sequence: the backward direction's step k takes it from its row of step k - 1, and step 0 takes none.
+    [[nodiscard]] HWY_INLINE bool resets(std::int64_t k, std::int64_t n) const {
+        if (HWY_LIKELY(!has_reset_) || k < direction_) return false;
+        return views_[abi::kReset].unit != 0 || *row(abi::kReset, k - direction_, n) != T{1};
+    }
+    HWY_INLINE Real factor(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) const {
+        return views_[abi::kReset].read(row(abi::kReset, k - direction_, n), 0, j, count);
+    }
+    // Returns a state after the reset of step k.
+    HWY_INLINE Real reset(Real state, const T* start, std::int64_t k, std::int64_t n, std::int64_t j,
+                          std::int64_t count) const {
+        const Real factor = this->factor(k, n, j, count);
+        return part(factor, state) + part(Real(1.0) - factor, load(start + j, count));
+    }
+
+    // Returns memory for a row's states after a reset.
+    T* room_for_reset() const {
+        return static_cast<T*>(member_.scratch(4, sizeof(T) * static_cast<std::size_t>(kStates * units_)));
+    }
+    // States of a row, with the stride between their slots.
+    struct States {
+        const T* at;
+        Stride slot;
+    };
+    // Returns the states from which step k begins. If it resets them, these are in `to`, for the given units.
+    HWY_INLINE States before(abi::uint sequence, abi::uint initial, abi::uint starts, std::int64_t k, std::int64_t n,
+                             int slots, Range units, T* to) const {
+        const States found{previous(sequence, initial, k, n), previous_slot(sequence, initial, k)};
+        if (HWY_LIKELY(!resets(k, n))) return found;
+        const T* const start = row(starts, k - direction_, n);
+        for (int slot = 0; slot < slots; ++slot)
+            for (std::int64_t j = units.begin; j < units.end; j += W) {
+                const std::int64_t count = std::min(W, units.end - j);
+                store(reset(load(found.at + slot * found.slot + j, count), start + slot * views_[starts].slot, k, n, j,
+                            count),
+                      to + slot * units_ + j, count);
+            }
+        return {to, units_};
+    }
+
     [[nodiscard]] Range units_of(Range vectors) const {
         return {std::min(units_, vectors.begin * L), std::min(units_, vectors.end * L)};
     }
@@ -331,7 +375,7 @@ protected:
     Member& member_;
     const std::int64_t steps_, batch_;
     const std::int64_t units_, vectors_;  // of a block
-    const bool has_mask_, has_lengths_, has_upstream_cell_, scales_product_, two_phases_;
+    const bool has_mask_, has_reset_, has_lengths_, has_upstream_cell_, scales_product_, two_phases_, keeps_reset_up_;
     const abi::uint keep_;  // see abi::kKeep
     const LiveRows live_;
     std::int64_t slot_[kGates];
@@ -339,6 +383,7 @@ protected:
     Weights<T> weights_, input_weights_;
     Range mine_{0, 0};
     std::int64_t count_ = 0;  // batch rows in the group
+    std::int64_t direction_ = 0;
 
 private:
     // Returns the mean number of live batch rows in a step, rounded up; at least 1.

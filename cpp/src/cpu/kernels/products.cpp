@@ -77,6 +77,8 @@ std::span<const NamedKernel> product_kernels() {
         {"combine", &run<CombineWork, &combine<float>>, &combine_threads},
         {"combine_f64", &run<CombineWork, &combine<double>>, &combine_threads},
         {"convert", &run<ConvertWork, &convert>, &convert_threads},
+        {"factors", &run<ConvertWork, &factors<float>>, &convert_threads},
+        {"factors_f64", &run<ConvertWork, &factors<double>>, &convert_threads},
     };
     return kKernels;
 }

@@ -255,7 +255,8 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
         std::size_t size = 0;
         ~Buffer() { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
     };
-    static thread_local std::deque<std::array<Buffer, 4>> buffers;  // one element for each level of nested calls
+    static thread_local std::deque<std::array<Buffer, kScratchBuffers>>
+        buffers;  // one element for each level of nested calls
     while (buffers.size() <= call_depth) buffers.emplace_back();
     Buffer& buffer = buffers[call_depth][number];
     if (buffer.size < bytes) {

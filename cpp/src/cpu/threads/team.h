@@ -81,8 +81,9 @@ public:
     bool stopped();
 
     // Returns memory of at least `bytes` for this thread, aligned to 64. It is valid until the thread asks again with
-    // the same number, 0 to 3. Throws std::bad_alloc.
+    // the same number, below kScratchBuffers. Throws std::bad_alloc.
     void* scratch(std::size_t number, std::size_t bytes) const;
+    static constexpr std::size_t kScratchBuffers = 5;
 
     // Waits at barrier number `which`, 0 to size(), for `members` members, of which this is number `own`. Members spin
     // for a moment, then sleep. Returns how many members go on: 0 if the team has been stopped; 1, the first, if they

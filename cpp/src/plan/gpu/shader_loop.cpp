@@ -20,6 +20,14 @@ void ShaderLoop::recompute(PlanBuilder& builder, const Inputs& /*inputs*/, const
                      step_push(builder, views));
 }
 
+void ShaderLoop::reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const {
+    const Spec& spec = builder.spec();
+    Constants constants = cell_constants(spec, {0, wanted});
+    constants.set(abi::kLocalSize, "workgroup", kRecomputeGroup).stored(views.stored(), spec.dtype);
+    builder.dispatch("gradients of resets", builder.cell_kernel("reset_gradients", std::move(constants)),
+                     builder.groups(spec.N * ceil_div(spec.H, kRecomputeGroup), spec.D()), step_push(builder, views));
+}
+
 std::vector<Phase> phases_of(const Spec& spec) {
     const std::string label = spec.gradients ? "step back" : "step";
     const std::int64_t candidate = spec.G() - 1;
@@ -56,7 +64,7 @@ void add_loop_of_phases(PlanBuilder& builder, const std::function<Dispatch(const
     for (const Phase& phase : phases_of(spec)) loop.body.push_back(dispatch_of(phase));
     Dispatch initial = loop.body.front();
     builder.add(std::move(loop), 1);
-    if (!spec.gradients || !spec.has(Argument::init_state)) return;
+    if (!spec.passes_to_initial()) return;
     builder.add(at_step(std::move(initial), -1, "initial state"));
 }
 

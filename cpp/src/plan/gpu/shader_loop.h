@@ -13,6 +13,7 @@ namespace vkrnn {
 class ShaderLoop : public LoopStrategy {
 public:
     void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;
+    void reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const override;
 };
 
 // One phase of a step, which has one or two. Forward, it computes the products of `count` gates in canonical order.

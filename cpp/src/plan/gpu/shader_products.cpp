@@ -71,6 +71,10 @@ void ShaderProducts::convert(PlanBuilder& builder, const std::string& label, con
     push.in_ = builder.at(conversion.from, conversion.offset);
     push.out_ = builder.at(conversion.to, conversion.offset);
     push.count = u32(conversion.elements);
+    if (conversion.from_bool)
+        return builder.dispatch(label, builder.kernel("factors", {}),
+                                builder.groups(ceil_div(conversion.elements, abi::kElementwiseGroup)), make_block(push),
+                                independent);
     Constants constants;
     constants.flag(abi::kConvertBfloat, "bfloat16", builder.spec().dtype == Dtype::bfloat16)
         .flag(abi::kConvertNarrow, "narrow", conversion.narrow);

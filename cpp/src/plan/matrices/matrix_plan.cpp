@@ -72,6 +72,9 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
         if (spec_.has(Argument::init_state))
             compute_absmax(builder_, "absmax of the state", inputs[Argument::init_state], false, absmax_,
                            abi::kAbsmaxState);
+        if (spec_.has(Argument::reset_state))
+            compute_absmax(builder_, "absmax of what resets start from", inputs[Argument::reset_state],
+                           spec_.has_largest(Argument::reset_state), absmax_, abi::kAbsmaxState);
         if (spec_.has(Argument::mask)) {
             const bool sequence = (spec_.mask_varies[0] || spec_.T == 1) && (spec_.mask_varies[1] || spec_.N == 1);
             compute_absmax(builder_, "absmax of the mask", inputs[Argument::mask], sequence, absmax_, abi::kAbsmaxMask);

@@ -225,7 +225,6 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
 
     const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
                         builder.parameters(), kAllBlocks);
-    const bool to_initial = spec.gradients && spec.has(Argument::init_state);
     const std::int64_t steps = steps_in_dispatch(spec, kMostSteps);
     Loop loop = loop_over(spec, steps);
     for (const bool alone : {false, true}) {
@@ -234,7 +233,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
             .flag(abi::kStreams, "streams", layout.streams)
             .flag(abi::kAlone, "alone", alone)
             .set(abi::kMaxSpins, "max_spins", keeping.max_spins)
-            .flag(abi::kPersistentToInitial, "to_initial", to_initial)
+            .flag(abi::kPersistentToInitial, "to_initial", spec.passes_to_initial())
             .flag(abi::kWholeBlocks, "whole_blocks", layout.tagged && layout.whole);
         Dispatch made = plan.step(phase, "persistent", weights, std::move(constants), u32(steps));
         if (alone) {

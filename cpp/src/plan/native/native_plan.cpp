@@ -117,7 +117,8 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& cel
     const Spec& spec = builder.spec();
     work.params = block.params();
     work.adds_bias = spec.has(Argument::bias);
-    work.has_initial = spec.has(Argument::init_state);
+    work.has_initial =
+        spec.gradients ? spec.passes_to_initial() : spec.has(Argument::init_state) || spec.has(Argument::reset_state);
     work.two_phases = spec.two_phases();
     work.directions = static_cast<std::uint32_t>(spec.D());
     if (work.blocks == 0) {
@@ -288,7 +289,8 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
     work.count = conversion.elements;
     work.bfloat = builder.spec().dtype == Dtype::bfloat16;
     work.narrow = conversion.narrow;
-    builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work)});
+    const char* const kernel = conversion.from_bool ? "factors" : "convert";
+    builder.add(Dispatch{label, builder.kernel(kernel, {}), {}, make_block(work)});
 }
 
 void NativeProducts::last_rows(PlanBuilder& builder, const std::string& label, const LastRows& rows,
@@ -340,6 +342,10 @@ std::optional<CostEstimate> NativeLoop::estimate(const Spec& spec, const Profile
 void NativeLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
     order_rows(builder, inputs);
     loop(builder, "recompute", "recompute", views, weighed_cells(builder.spec()), false);
+}
+
+void NativeLoop::reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const {
+    loop(builder, "gradients of resets", "reset_gradients", views, wanted, false);
 }
 
 void NativeLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {

@@ -32,6 +32,7 @@ public:
     [[nodiscard]] bool skips_ended() const override { return true; }
     void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;
     void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    void reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const override;
 };
 
 }  // namespace vkrnn

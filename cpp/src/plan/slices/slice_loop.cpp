@@ -238,7 +238,7 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
         .set(abi::kSliceRuns, "slice_runs", u32(layout.runs))
         .set(abi::kRegisterVec4s, "register_vec4s", u32(layout.register_vec4s))
         .set(abi::kSharedVec4s, "shared_vec4s", u32(layout.shared_vec4s))
-        .flag(abi::kToInitial, "to_initial", spec.gradients && spec.has(Argument::init_state));
+        .flag(abi::kToInitial, "to_initial", spec.passes_to_initial());
 
     views.divide(layout.shape.heads);
     views.weights(out, 1, layout.weights(), layout.depth);

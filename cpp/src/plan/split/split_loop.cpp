@@ -138,12 +138,13 @@ private:
 };
 
 // Returns whether float16 can hold the operands of the recurrent products. Forward with the library, states must be
-// bounded, and no mask may multiply an initial state. Backward, blocks of units have scales, so a step must have one
-// phase and at most kMostBlocks blocks.
+// bounded, and no mask may multiply an initial state or one that a reset starts from. Backward, blocks of units have
+// scales, so a step must have one phase and at most kMostBlocks blocks.
 bool fits_float16(const Spec& spec, const Profile& profile) {
     if (spec.gradients) return !spec.two_phases() && SplitShape(spec, profile).blocks <= kMostBlocks;
     return !profile.product_library ||
-           (is_bounded(spec) && !(spec.has(Argument::init_state) && spec.has(Argument::mask)));
+           (is_bounded(spec) &&
+            !(spec.has(Argument::mask) && (spec.has(Argument::init_state) || spec.has(Argument::reset_state))));
 }
 
 // Estimates the microseconds of a step.
@@ -181,7 +182,7 @@ void SplitLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     SplitPlan plan(builder, products(builder.profile()), inputs[Argument::recurrent_weight], views);
     plan.start();
     plan.loop();
-    if (builder.spec().gradients && builder.spec().has(Argument::init_state)) plan.initial_state();
+    if (builder.spec().passes_to_initial()) plan.initial_state();
 }
 
 }  // namespace vkrnn
