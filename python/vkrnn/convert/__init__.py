@@ -1,4 +1,4 @@
-"""Converts weights of other libraries to arguments and a descriptor for a call, and back.
+"""Converts weights of other libraries to arguments and a descriptor for a call, and back; packed documents to resets.
 
 The other library is imported when a function needs it.
 
@@ -9,8 +9,9 @@ Results(lstm: output [5, 1, 16] float32)
 """
 
 from vkrnn._ops.layer import Layer
+from vkrnn.convert._documents import document_starts
 from vkrnn.convert._keras import from_keras
 from vkrnn.convert._onnx import from_onnx
 from vkrnn.convert._torch import from_torch, to_torch
 
-__all__ = ["Layer", "from_keras", "from_onnx", "from_torch", "to_torch"]
+__all__ = ["Layer", "document_starts", "from_keras", "from_onnx", "from_torch", "to_torch"]
