@@ -193,8 +193,11 @@ private:
         const NetworkTensor& tensor = made_.results[i];
         const auto* const argument = std::get_if<Argument>(&tensor.what);
         const std::string name(argument != nullptr ? name_of(*argument) : name_of(std::get<Output>(tensor.what)));
+        const bool is_start = argument != nullptr &&
+                              (*argument == Argument::reset_state || *argument == Argument::reset_cell) &&
+                              !specs_.at(tensor.layer).has_largest(*argument);
         const bool is_state = name == name_of(Argument::init_state) || name == name_of(Argument::init_cell) ||
-                              name == name_of(Output::last_state) || name == name_of(Output::last_cell);
+                              name == name_of(Output::last_state) || name == name_of(Output::last_cell) || is_start;
         const bool is_stack = torch_layout_ && is_state;
         const std::uint64_t bytes = plan().buffers.at(plan().results[i]).bytes;
         auto found = std::ranges::find(results_, name, &Result::name);

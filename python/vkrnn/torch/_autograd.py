@@ -66,13 +66,15 @@ class Form(NamedTuple):
     weights: int
     masks: int
     between: int
+    resets: int  # 0 if there are none
 
     @classmethod
     def of(cls, inputs: Inputs) -> tuple[Form, list[Any]]:
         """Return the form of a call, and its tensors one by one."""
-        source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained = inputs
-        tensors = [source, *weights, h_0, c_0, *masks, *between, lengths]
-        return cls(mode, layers, trained, len(weights), len(masks), len(between)), tensors
+        source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained, *resets = inputs
+        resets = resets if any(each is not None for each in resets) else []
+        tensors = [source, *weights, h_0, c_0, *masks, *between, lengths, *resets]
+        return cls(mode, layers, trained, len(weights), len(masks), len(between), len(resets)), tensors
 
     def inputs(self, flat: Sequence[Any]) -> Inputs:
         """Return the arguments as the operators take them."""
@@ -90,6 +92,7 @@ class Form(NamedTuple):
             self.mode,
             self.layers,
             self.trained,
+            *flat[between + 1 :],
         )
 
 
@@ -154,7 +157,7 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
     form: Form = ctx.form
     if form.trained == form.layers:
         raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-    count = form.weights + form.masks + form.between + 4  # with the source, two states and the lengths
+    count = form.weights + form.masks + form.between + form.resets + 4  # with the source, two states and the lengths
     saved = ctx.saved_tensors  # which may only be read once
     tensors, output, kept = list(saved[:count]), saved[count], saved[count + 1 :]
     above = d_output, d_h_n, d_c_n if form.mode.startswith("LSTM") else None
@@ -171,18 +174,20 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
             raise RuntimeError(_CHANGED)
         with torch.no_grad():  # the caller has changed the output in place
             output, *_ = network(*inputs._replace(trained=form.layers))
+    d_weights: Any
     if _are_batched(above):
-        found = _batched_gradients(*above, output, list(kept), inputs)
+        d_source, d_weights, *d_states = _batched_gradients(*above, output, list(kept), inputs)
+    elif torch.is_grad_enabled() or not is_plain((*above, output, *kept, *tensors)):
+        d_source, d_weights, *d_states = network_backward(*above, output, list(kept), *inputs)
     else:
-        if torch.is_grad_enabled() or not is_plain((*above, output, *kept, *tensors)):
-            d_source, d_weights, *d_states = network_backward(*above, output, list(kept), *inputs)
-        else:
-            d_source, d_weights, *d_states = compute_network_backward(above, output, kept, inputs, ctx.planned)
-        found = [d_source, *d_weights, *d_states]
+        d_source, d_weights, *d_states = compute_network_backward(above, output, kept, inputs, ctx.planned)
+    d_resets = dict(zip(inputs.resets_with_gradients, d_weights[form.weights :], strict=True))
+    found: list[Any] = [d_source, *d_weights[: form.weights], *d_states]
     for number in range(1 + form.trained * inputs.each if form.trained else 0):
         found[number] = None  # of frozen layers
     found = [None if tensor is None else one for tensor, one in zip(tensors, found, strict=False)]
-    return found + [None] * (len(tensors) - len(found))
+    found += [None] * (len(tensors) - form.resets - len(found))
+    return found + ([d_resets.get(name) for name in ("reset", "reset_state", "reset_cell")] if form.resets else [])
 
 
 def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
@@ -195,7 +200,7 @@ _calls: dict[int, tuple[Any, ...]] = {}  # of operators that PyTorch calls once 
 _numbers = itertools.count()
 
 
-def _batched_gradients(*given: Any) -> list[Tensor | None]:
+def _batched_gradients(*given: Any) -> tuple[Any, ...]:
     """Call `network_backward` for each of many upstream gradients. PyTorch does so with operators without lists."""
     *above, output, kept, inputs = given
     number = next(_numbers)
@@ -206,9 +211,11 @@ def _batched_gradients(*given: Any) -> list[Tensor | None]:
         del _calls[number]
     frozen = inputs.trained * inputs.each
     first = None if frozen else inputs.source
-    likes = [first, *[None] * frozen, *inputs.weights[frozen:], inputs.h_0, inputs.c_0]
+    resets = inputs.resets_with_gradients.values()
+    likes = [first, *[None] * frozen, *inputs.weights[frozen:], *resets, inputs.h_0, inputs.c_0]
     parts = iter(together.split([each.numel() for each in likes if each is not None]))
-    return [None if each is None else next(parts).view(each.shape) for each in likes]
+    found = [None if each is None else next(parts).view(each.shape) for each in likes]
+    return found[0], found[1:-2], *found[-2:]
 
 
 def _joined_gradients(d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, number: int) -> Tensor:
@@ -305,7 +312,7 @@ def first_with_gradients(inputs: Inputs) -> int:
     """Return the first layer with gradients, or the number of layers if there is none."""
     if not torch.is_grad_enabled():
         return inputs.layers
-    if _require_gradients((inputs.source, inputs.h_0, inputs.c_0)):
+    if _require_gradients((inputs.source, inputs.h_0, inputs.c_0, *inputs.resets)):
         return 0
     for number, weight in enumerate(inputs.weights):
         if weight.requires_grad:

@@ -13,7 +13,7 @@ from vkrnn._ops.calls import REASONS
 from vkrnn._ops.documentation import with_paragraphs
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results
-from vkrnn.torch._operations import ARGUMENTS, CELLS, OUTPUTS, operation, options_of
+from vkrnn.torch._operations import ARGUMENTS, CELLS, OUTPUTS, RESETS, operation, options_of
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
 
@@ -22,7 +22,8 @@ Kind = TypeVar("Kind", bound=Results[Any])
 _PARAGRAPHS = {
     "parameters": """
         Parameters are those of `vkrnn.{function}`, which has shapes, equations and warnings. Tensors are on the CPU or
-        on a CUDA device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+        on a CUDA device. Gradients go through torch's autograd to every tensor but `mask`, `lengths` and a
+        `reset` of bool.
         """,
     "raises": """
         Raises
@@ -46,6 +47,8 @@ def single_gate_rnn(
     init_state: Tensor | None = None,
     mask: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
+    reset: Tensor | None = None,
+    reset_state: Tensor | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
 ) -> Outputs[Tensor]:
     """Run `vkrnn.single_gate_rnn` on tensors of torch.
@@ -60,7 +63,7 @@ def single_gate_rnn(
 
     {raises}
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state
     return _differentiable(Outputs, "single_gate_rnn", descriptor, arrays)
 
 
@@ -76,6 +79,9 @@ def lstm(
     mask: Tensor | None = None,
     peephole: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
+    reset: Tensor | None = None,
+    reset_state: Tensor | None = None,
+    reset_cell: Tensor | None = None,
     descriptor: LSTMDescriptor | None = None,
 ) -> LSTMOutputs[Tensor]:
     """Run `vkrnn.lstm` on tensors of torch.
@@ -101,7 +107,8 @@ def lstm(
     >>> peephole.grad.shape
     torch.Size([16])
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    resets = reset, reset_state, reset_cell
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *resets
     return _differentiable(LSTMOutputs, "lstm", descriptor, arrays)
 
 
@@ -116,6 +123,8 @@ def gru(
     mask: Tensor | None = None,
     secondary_bias: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
+    reset: Tensor | None = None,
+    reset_state: Tensor | None = None,
     descriptor: GRUDescriptor | None = None,
 ) -> Outputs[Tensor]:
     """Run `vkrnn.gru` on tensors of torch.
@@ -132,7 +141,7 @@ def gru(
     """
     if not torch.compiler.is_dynamo_compiling():  # which cannot trace warnings
         warn_of_unused_bias("[vkrnn.torch.gru]", secondary_bias, descriptor)
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
     return _differentiable(Outputs, "gru", descriptor, arrays)
 
 
@@ -153,7 +162,8 @@ def _differentiable(kind: type[Kind], cell: str, descriptor: Any, arrays: tuple[
     if mask is not None and torch.is_grad_enabled() and mask.requires_grad:
         raise NotImplementedError(f"[vkrnn.torch.{cell}] mask: vkrnn computes no gradient with respect to it")
     options = options_of(descriptor)
-    found = operation(*(arguments.get(name) for name in ARGUMENTS), cell, options, keeps or descriptor.training)
+    tensors, resets = ([arguments.get(name) for name in names] for names in (ARGUMENTS, RESETS))
+    found = operation(*tensors, cell, options, keeps or descriptor.training, *resets)
     shown = {"output"}
     if descriptor.training:
         shown |= {"z_state", "cell_output"}

@@ -2,11 +2,14 @@
 
 Arguments are in torch's layout, with the rows of both directions of a weight one after the other. L layers, D
 directions, G gates: each layer has the weights weight_ih [DGH, I] and weight_hh [DGH, H], or their blocks if the mode
-has heads, then, if there are any, the biases bias_ih and bias_hh and the peephole [DGH]. States are [LD, N, H]. There
-is no recurrent mask, or one for each layer: [1, N, DH]. There is no mask between layers, or L - 1: [T, N, DH]. The
-source is [T, N, I], or packed: [S, I] with the `lengths` of its batch rows, longest first. Then all sequences are
-packed, as in a PackedSequence: S is the sum of the lengths, and the rows of step 0 come first, then those of step 1 of
-the batch rows that have one, and so on. The mode says which options there are: see `vkrnn.convert._torch_layout`.
+has heads, then, if there are any, the biases bias_ih and bias_hh and the peephole [DGH]. States are [LD, N, H], and so
+are those that resets start from. There is no recurrent mask, or one for each layer: [1, N, DH]. There is no mask
+between layers, or L - 1: [T, N, DH]. All layers have the same reset: [T, N], [T, N, 1] or [T, N, DH]. The source is
+[T, N, I], or packed: [S, I] with the `lengths` of its batch rows, longest first. Then all sequences are packed, as in a
+PackedSequence: S is the sum of the lengths, and the rows of step 0 come first, then those of step 1 of the batch rows
+that have one, and so on. The mode says which options there are: see `vkrnn.convert._torch_layout`.
+
+The gradients with respect to the weights are a list, in which those of resets follow.
 
 What the gradients need is a list: the outputs of the layers that are read by one with gradients, then z_state of each
 layer with gradients, and the cells of an LSTM.
@@ -62,6 +65,20 @@ class Inputs(NamedTuple):
     mode: str
     layers: int
     trained: int
+    reset: Tensor | None = None
+    reset_state: Tensor | None = None
+    reset_cell: Tensor | None = None
+
+    @property
+    def resets(self) -> tuple[Tensor | None, ...]:
+        """The arguments of resets."""
+        return self.reset, self.reset_state, self.reset_cell
+
+    @property
+    def resets_with_gradients(self) -> dict[str, Tensor]:
+        """Those of them that have gradients, by name."""
+        named = zip(_RESETS, self.resets, strict=True)
+        return {name: each for name, each in named if each is not None and each.dtype != torch.bool}
 
     @property
     def each(self) -> int:
@@ -84,6 +101,9 @@ class Inputs(NamedTuple):
         return bool(self.source.dim() == 2)
 
 
+_RESETS = ("reset", "reset_state", "reset_cell")
+
+
 def _weights_of(each: int) -> list[str]:
     """Return the names of a layer's weights, by their number."""
     biases = ["bias", "recurrent_bias"] if each >= 4 else []
@@ -93,6 +113,9 @@ def _weights_of(each: int) -> list[str]:
 def keeps_outputs(layers: int, trained: int) -> range:
     """Return the layers whose outputs are kept; that of the last layer is a result anyway."""
     return range(max(trained - 1, 0), layers - 1) if trained < layers else range(0)
+
+
+_PLACES = ("reset", 0), ("reset_state", ALL), ("reset_cell", ALL)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -105,6 +128,7 @@ def _kind(
     states: tuple[bool, bool],
     masks: bool,  # noqa: FBT001
     between: bool,  # noqa: FBT001
+    resets: tuple[bool, ...],
     packed: bool,  # noqa: FBT001
     above: tuple[bool, bool, bool] | None,
 ) -> Kind:
@@ -114,6 +138,7 @@ def _kind(
     names += [(state, ALL) for state, given in zip(("init_state", "init_cell"), states, strict=True) if given]
     names += [("mask", layer) for layer in range(layers)] if masks else []
     names += [("between", layer) for layer in range(layers - 1)] if between else []
+    names += [each for each, given in zip(_PLACES, resets, strict=True) if given]
     if above is not None:
         last = ("source_gradient", layers - 1), ("state_gradient", ALL), ("cell_gradient", ALL)
         names += [each for each, given in zip(last, above, strict=True) if given]
@@ -144,6 +169,7 @@ def _kind_of(inputs: Inputs, above: tuple[bool, bool, bool] | None = None) -> Ki
         (inputs.h_0 is not None, inputs.c_0 is not None),
         bool(inputs.masks),
         bool(inputs.between),
+        tuple(each is not None for each in inputs.resets),
         inputs.is_packed,
         above,
     )
@@ -152,7 +178,8 @@ def _kind_of(inputs: Inputs, above: tuple[bool, bool, bool] | None = None) -> Ki
 def _operands(inputs: Inputs) -> list[Tensor]:
     """Return the operands that forward and backward calls have in common."""
     states = [state for state in (inputs.h_0, inputs.c_0) if state is not None]
-    return [inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between]
+    resets = [each for each in inputs.resets if each is not None]
+    return [inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between, *resets]
 
 
 def plan_network(inputs: Inputs) -> Planned:
@@ -217,9 +244,13 @@ def compute_network_backward(
     if padding is not None:
         up, last = (None if each is None else padding.pad(each) for each in (above[0], output))
         padded = (up, *above[1:]), last, [padding.pad(each) for each in kept], padding.padded(inputs)
-        d_source, *others = compute_network_backward(*padded)
-        return None if d_source is None else padding.pack(d_source), *others  # type: ignore[return-value]
-    keep_until_read(inputs.source, *inputs.weights, inputs.h_0, inputs.c_0, *inputs.masks, *inputs.between)
+        d_source, d_weights, *d_states = compute_network_backward(*padded)
+        if inputs.reset is not None and inputs.reset.dtype != torch.bool:
+            at, d_reset = len(inputs.weights), d_weights[len(inputs.weights)]
+            d_weights[at] = None if d_reset is None else padding.pack(d_reset).view(inputs.reset.shape)
+        return None if d_source is None else padding.pack(d_source), d_weights, *d_states  # type: ignore[return-value]
+    states = inputs.h_0, inputs.c_0
+    keep_until_read(inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between, *inputs.resets)
     key = _which(above)
     tensors = [*_operands(inputs), *[each for each in (*above, *kept, output) if each is not None]]
     if planned is None:
@@ -233,6 +264,9 @@ def compute_network_backward(
         each if each is None or each.shape == weight.shape else each.view(weight.shape)
         for each, weight in zip(map(found.get, names), inputs.weights, strict=True)
     ]
+    for name, tensor in inputs.resets_with_gradients.items():
+        d_layers = [each for (of, _), each in found.items() if of == name]
+        d_weights.append(sum(d_layers[1:], d_layers[0]).view(tensor.shape))
     return found.get(("source", 0)), d_weights, found.get(("init_state", ALL)), found.get(("init_cell", ALL))
 
 
@@ -279,6 +313,7 @@ def _compute_backward_shapes(*given: Any) -> tuple[Any, ...]:
         return inputs.source.new_empty(0 if tensor is None else tensor.shape)
 
     d_weights = [like(each if number >= frozen else None) for number, each in enumerate(inputs.weights)]
+    d_weights += [like(each) for each in inputs.resets_with_gradients.values()]
     return like(None if inputs.trained else inputs.source), d_weights, like(inputs.h_0), like(inputs.c_0)
 
 
@@ -304,7 +339,10 @@ class _Padding:
         return padded.index_copy_(0, self._rows, packed).view(T, N, -1)
 
     def padded(self, inputs: Inputs) -> Inputs:
-        return inputs._replace(source=self.pad(inputs.source), between=[self.pad(each) for each in inputs.between])
+        between, reset = [self.pad(each) for each in inputs.between], inputs.reset
+        if reset is not None:
+            reset = self.pad(reset.view(len(reset), -1))
+        return inputs._replace(source=self.pad(inputs.source), between=between, reset=reset)
 
     def pack(self, padded: Tensor) -> Tensor:
         return padded.flatten(0, 1).index_select(0, self._rows)
@@ -360,7 +398,7 @@ def register(schema: str, compute: Callable[..., Any], shapes: Callable[..., Any
 
 _NETWORK = (
     "Tensor source, Tensor[] weights, Tensor? h_0, Tensor? c_0, Tensor[] masks, Tensor[] between, Tensor? lengths, "
-    "str mode, int layers, int trained"
+    "str mode, int layers, int trained, Tensor? reset=None, Tensor? reset_state=None, Tensor? reset_cell=None"
 )
 network = register(f"vkrnn::network({_NETWORK}) -> (Tensor, Tensor, Tensor, Tensor[])", _network, _compute_shapes)
 network_backward = register(

@@ -1,6 +1,7 @@
 """The torch operators `operation` and `operation_backward`: one of the three functions, and its gradients.
 
-They take all arguments of all functions by position, then the name of the cell and its options as numbers.
+They take all arguments of all functions by position, then the name of the cell and its options as numbers. Those of
+resets follow, which programs that were exported by older versions lack. The gradients of resets follow all others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from vkrnn.torch._network import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 from vkrnn.torch._vmap import one_by_one
 
-__all__ = ["ARGUMENTS", "CELLS", "OUTPUTS", "operation", "options_of"]
+__all__ = ["ARGUMENTS", "CELLS", "OUTPUTS", "RESETS", "operation", "options_of"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ _DIFFERENTIABLE = (
     "peephole",
 )
 ARGUMENTS = (*_DIFFERENTIABLE, "mask", "lengths")
+RESETS = ("reset", "reset_state", "reset_cell")
+
+
+def _split(inputs: Sequence[Any], others: int) -> tuple[dict[str, Tensor | None], Sequence[Any]]:
+    """Return an operator's tensors by name, and the `others`, so many, that follow all but the resets."""
+    count = len(ARGUMENTS)
+    resets = dict.fromkeys(RESETS) | dict(zip(RESETS, inputs[count + others :], strict=False))  # torch drops defaults
+    return dict(zip(ARGUMENTS, inputs[:count], strict=True)) | resets, inputs[count : count + others]
 
 
 def options_of(descriptor: Any) -> list[float]:
@@ -115,14 +124,14 @@ def _call(
 @unseen_by_dynamo
 def _compute(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the cells and z_state. Absent outputs are empty tensors."""
-    *tensors, cell, options, training = given
-    found = _call(cell, options, dict(zip(ARGUMENTS, tensors, strict=True)), training=training, gradients=False)
-    first, second, third = (found[name] if name in found else tensors[0].new_empty(0) for name in OUTPUTS)
+    tensors, (cell, options, training) = _split(given, 3)
+    found = _call(cell, options, tensors, training=training, gradients=False)
+    first, second, third = (found[name] if name in found else given[0].new_empty(0) for name in OUTPUTS)
     return first, second, third
 
 
 def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, cell, options, training = rest
+    _, (cell, options, training) = _split([source, recurrent_weight, *rest], 3)
     how = _with(cell, options, training=training)
     T, N, _ = source.shape
     rows, H = recurrent_weight.shape[-2], recurrent_weight.shape[-1] * how.heads
@@ -138,41 +147,48 @@ def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tup
 @unseen_by_dynamo
 def _compute_backward(*given: Any) -> tuple[Tensor, ...]:
     """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
-    d_output, d_cells, output, cells, z_state, *tensors, cell, options = given
-    arguments = dict(zip(ARGUMENTS, tensors, strict=True))
-    source, lengths = arguments["source"], arguments["lengths"]
-    keep_until_read(*tensors[:-1])
+    d_output, d_cells, output, cells, z_state, *rest = given
+    arguments, (cell, options) = _split(rest, 2)
+    source, lengths = rest[0], arguments["lengths"]
+    keep_until_read(*(tensor for name, tensor in arguments.items() if name != "lengths"))
     if d_cells is not None and lengths is not None and len(source) == 1:
         # else a row without steps would pass it on to its initial cell
         d_cells = d_cells.masked_fill((lengths == 0).to(d_cells.device).unsqueeze(1), 0)
-    arguments |= {
+    tensors = arguments | {
         "z_state": z_state,
         "source_gradient": d_output,
         "output_fwd": output,
         "cell_output_fwd": cells,
         "cell_gradient": d_cells,
     }
-    found = _call(cell, options, arguments, training=False, gradients=True)
+    found = _call(cell, options, tensors, training=False, gradients=True)
     return tuple(
-        found[name].view(arguments[name].shape) if name in found else source.new_empty(0) for name in _DIFFERENTIABLE
+        found[name].view(tensor.shape) if name in found and tensor is not None else source.new_empty(0)
+        for name, tensor in arguments.items()
+        if name in _WITH_GRADIENTS
     )
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
-    source = given[5]
-    tensors = given[5 : 5 + len(_DIFFERENTIABLE)]
-    return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in tensors)
+    arguments, _ = _split(given[5:], 2)
+    return tuple(
+        given[5].new_empty(0 if tensor is None or tensor.dtype == torch.bool else tensor.shape)
+        for name, tensor in arguments.items()
+        if name in _WITH_GRADIENTS
+    )
 
 
+_WITH_GRADIENTS = (*_DIFFERENTIABLE, *RESETS)
 _TENSORS = "Tensor source, Tensor recurrent_weight, " + ", ".join(f"Tensor? {name}" for name in ARGUMENTS[2:])
+_RESETS = ", ".join(f"Tensor? {name}=None" for name in RESETS)
 operation = register(
-    f"vkrnn::operation({_TENSORS}, str cell, float[] options, bool training) -> (Tensor, Tensor, Tensor)",
+    f"vkrnn::operation({_TENSORS}, str cell, float[] options, bool training, {_RESETS}) -> (Tensor, Tensor, Tensor)",
     _compute,
     _compute_shapes,
 )
 _backward = register(
     "vkrnn::operation_backward(Tensor? d_output, Tensor? d_cells, Tensor? output, Tensor? cell_output, Tensor z_state, "
-    f"{_TENSORS}, str cell, float[] options) -> ({', '.join(['Tensor'] * len(_DIFFERENTIABLE))})",
+    f"{_TENSORS}, str cell, float[] options, {_RESETS}) -> ({', '.join(['Tensor'] * len(_WITH_GRADIENTS))})",
     _compute_backward,
     _compute_backward_shapes,
 )
@@ -184,13 +200,13 @@ class _Operation(ReverseModeOnly):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Save what the gradients need."""
-        *tensors, ctx.cell, ctx.options, ctx.trained = inputs
+        given, (ctx.cell, ctx.options, ctx.trained) = _split(inputs, 3)
+        ctx.count = len(inputs)
         outputs: tuple[Tensor, ...] = at_lower_levels(operation, inputs)
         kept = [
             result if ctx.trained and name in CELLS[ctx.cell].kept else None
             for name, result in zip(OUTPUTS, outputs, strict=True)
         ]
-        given = dict(zip(ARGUMENTS, tensors, strict=True))
         # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
         # reset_after.
         ctx.biases = {name: given[name] for name in ("bias", "secondary_bias")}
@@ -210,20 +226,22 @@ class _Operation(ReverseModeOnly):
                 f"[vkrnn.torch.{ctx.cell}] gradients need a forward call with training=True, got training=False"
             )
         output, cells, z_state, *saved = ctx.saved_tensors
-        given = dict(zip(ARGUMENTS, saved, strict=True))
+        given = dict(zip((*ARGUMENTS, *RESETS), saved, strict=True))
         inside = given["secondary_bias"]
         given |= ctx.biases
         if inside is not None:
             given["secondary_bias"] = connected(inside, given["secondary_bias"])
-        tensors = list(given.values())
+        tensors, resets = ([given[name] for name in names] for names in (ARGUMENTS, RESETS))
         if cells is None:
             d_cells = None  # that of an empty tensor
-        found = _backward(d_output, d_cells, output, cells, z_state, *tensors, ctx.cell, ctx.options)
-        gradients = (
-            None if tensor is None else gradient
-            for tensor, gradient in zip(tensors[: len(_DIFFERENTIABLE)], found, strict=True)
-        )
-        return *gradients, None, None, None, None, None
+        found = _backward(d_output, d_cells, output, cells, z_state, *tensors, ctx.cell, ctx.options, *resets)
+        gradients = {
+            name: gradient
+            for name, gradient in zip(_WITH_GRADIENTS, found, strict=True)
+            if given[name] is not None and given[name].dtype != torch.bool
+        }
+        in_order = *map(gradients.get, ARGUMENTS), None, None, None, *map(gradients.get, RESETS)
+        return in_order[: ctx.count]
 
 
 class _OperationBackward(ReverseModeOnly):
@@ -232,7 +250,7 @@ class _OperationBackward(ReverseModeOnly):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Compute the gradients."""
-        ctx.cell = inputs[-2]
+        _, (ctx.cell, _) = _split(inputs[5:], 2)
         found: tuple[Tensor, ...] = at_lower_levels(_backward, inputs)
         return found
 

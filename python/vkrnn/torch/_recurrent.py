@@ -28,6 +28,8 @@ from vkrnn.torch._tracing import is_plain, is_recorded_by_torch, record_in_fx, u
 __all__ = ["Recurrent", "require_no_projection"]
 
 _DEVICES = ("cpu", "cuda", "meta")
+_RESETS = ("reset", "reset_state", "reset_cell")
+_NO_RESETS = (None, None, None)
 
 
 class Recurrent(torch.nn.RNNBase):
@@ -139,13 +141,50 @@ class Recurrent(torch.nn.RNNBase):
             names += [name.replace("weight_hh", "peephole") for name in names if name.startswith("weight_hh")]
         return names
 
-    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
-        """Return output and last states. Arguments, results and errors are those of PyTorch's module."""
+    def forward(
+        self,
+        input: Any,  # noqa: A002 - torch's name
+        hx: Any = None,
+        *,
+        reset: Any = None,
+        reset_state: Any = None,
+        reset_cell: Any = None,
+    ) -> Any:
+        """Return output and last states. Arguments, results and errors are those of PyTorch's module.
+
+        All layers have the `reset`, which PyTorch's module lacks: [T, N], [T, N, 1] or [T, N, D H], [N, T, ...] with
+        ``batch_first``, and a PackedSequence of these for one. A call with it is never PyTorch's. Resets start from
+        `reset_state` and, in an LSTM, `reset_cell`, [L D, N, H], or from zeros. See `vkrnn.lstm`.
+        """
+        resets = reset, reset_state, reset_cell
+        if any(each is not None for each in resets):
+            return self._compute_with_resets(input, hx, resets)
         if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
             if self.backend == "torch" and input.is_cuda and not self._needs_vkrnn():
                 return super().forward(input, hx)
             return self._compute(input, hx)
         return self._compute_unseen(input, hx)
+
+    def _compute_with_resets(self, input: Any, hx: Any, resets: Any) -> Any:  # noqa: A002
+        where = f"[vkrnn.torch.{self._name}]"
+        if isinstance(input, torch.fx.Proxy):
+            return record_in_fx(self, input, hx, dict(zip(_RESETS, resets, strict=True)))
+        if is_recorded_by_torch():
+            raise NotImplementedError(
+                f"{where} torch.jit.trace and torch.onnx.export: reset: torch.nn.{self._name} supports only None"
+            )
+        self._require_tensors(input, hx)
+        if resets[0] is None:
+            name = next(name for name, each in zip(_RESETS, resets, strict=True) if each is not None)
+            raise ValueError(f"{where} {name}: expected a reset beside it, got none")
+        if resets[2] is not None and self.mode != "LSTM":
+            raise TypeError(f"{where} reset_cell: expected None, because only an LSTM has cells")
+        for name, each in zip(_RESETS, resets, strict=True):
+            wanted = PackedSequence if name == "reset" and isinstance(input, PackedSequence) else Tensor
+            if each is not None and not isinstance(each, wanted):
+                article = "a PackedSequence, as the input is one" if wanted is PackedSequence else "a torch.Tensor"
+                self._refuse_type(f"{name}: expected {article}", each)
+        return self._compute(input, hx, resets)
 
     @unseen_by_dynamo
     def _compute_unseen(self, input: Any, hx: Any) -> Any:  # noqa: A002
@@ -202,13 +241,14 @@ class Recurrent(torch.nn.RNNBase):
         """Return whether the module has options that PyTorch's module lacks."""
         return self.peephole or bool(self._options) or bool(self.training and self.recurrent_dropout)
 
-    def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
+    def _compute(self, input: Any, hx: Any, resets: Any = _NO_RESETS) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":
             hx = tuple(hx)
         if (dtype := self._autocast(input)) is not None:
             input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
+            resets = [_in_type(each, dtype) for each in resets]
         if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
+            return self._forward_packed(input, hx, resets)
         if input.dim() not in (2, 3):
             raise ValueError(f"{self._name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         batched, batch_axis = input.dim() == 3, 0 if self.batch_first else 1
@@ -222,12 +262,23 @@ class Recurrent(torch.nn.RNNBase):
             output, last = super().forward(input, hx)
         else:
             source = input.transpose(0, 1).contiguous() if self.batch_first else input
-            output, last = self._run(source, hx, None)
+            output, last = self._run(source, hx, None, self._in_order(resets, batched=batched))
             if self.batch_first:
                 output = output.transpose(0, 1)
         if batched:
             return output, last
         return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
+
+    def _in_order(self, resets: Any, *, batched: bool) -> Any:
+        """Return the arguments of resets with the axes in the order T, N and L D, N."""
+        reset, *starts = resets
+        if reset is None:
+            return resets
+        if not batched:
+            return reset.unsqueeze(1), *(each if each is None else each.unsqueeze(1) for each in starts)
+        if self.batch_first and reset.dim() > 1:
+            reset = reset.transpose(0, 1)
+        return reset, *starts
 
     def _autocast(self, input: Any) -> torch.dtype | None:  # noqa: A002
         """Return the type to compute in within torch.autocast: its own on a CUDA device, the parameters' on the CPU.
@@ -240,28 +291,34 @@ class Recurrent(torch.nn.RNNBase):
             return torch.get_autocast_dtype("cuda") if converts else None
         return self.weight_hh_l0.dtype if torch.is_autocast_enabled("cpu") else None
 
-    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+    def _forward_packed(self, packed: PackedSequence, hx: Any, resets: Any) -> tuple[PackedSequence, Any]:
         """Compute packed sequences without padding them."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         self._check(data, hx, batch_sizes)
+        reset, *starts = resets
+        if reset is not None:
+            if not torch.equal(reset.batch_sizes, batch_sizes) or not _equal(reset.sorted_indices, sorted_indices):
+                raise ValueError(f"[vkrnn.torch.{self._name}] reset: expected the input's lengths in its order")
+            reset = reset.data
         if data.is_meta:  # the order of the sequences is unknown
             return super().forward(packed, hx)  # type: ignore[no-any-return]
         if sorted_indices is not None:
             hx = self._each(hx, lambda state: state.index_select(1, sorted_indices))
-        output, last = self._run(data, hx, _lengths(batch_sizes))
+            starts = [each if each is None else each.index_select(1, sorted_indices) for each in starts]
+        output, last = self._run(data, hx, _lengths(batch_sizes), (reset, *starts))
         if unsorted_indices is not None:
             last = self._each(last, lambda state: state.index_select(1, unsorted_indices))
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), last
 
-    def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+    def _run(self, source: Tensor, hx: Any, lengths: Tensor | None, resets: Any = _NO_RESETS) -> tuple[Tensor, Any]:
         """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
         # Dynamo compiles the operator below. It cannot trace the checks for the faster ways.
         traced = torch.compiler.is_dynamo_compiling()
         if not traced and source.is_cpu:
-            given = [source, h_0, c_0, *self._parameters.values()]
+            given = [source, h_0, c_0, *resets, *self._parameters.values()]
             if is_plain(given) and not _takes_gradients(given):
-                prepared = self._prepared() if lengths is None else None
+                prepared = self._prepared() if lengths is None and resets[0] is None else None
                 if prepared is not None:
                     return self._run_prepared(prepared, source, h_0, c_0)
             else:
@@ -274,7 +331,7 @@ class Recurrent(torch.nn.RNNBase):
         ]
         masks, between = self._masks(source, source.shape[1] if lengths is None else lengths.shape[0])
         mode = self.mode + self._options
-        inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0)
+        inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0, *resets)
         inputs = inputs._replace(trained=first_with_gradients(inputs))
         form, tensors = Form.of(inputs)
         if traced or not is_plain(tensors):
@@ -460,6 +517,17 @@ class Recurrent(torch.nn.RNNBase):
 
 def _takes_gradients(tensors: list[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _in_type(reset: Any, dtype: torch.dtype) -> Any:
+    """Convert an argument of resets, unless it is None or of bool."""
+    data = reset.data if isinstance(reset, PackedSequence) else reset
+    return reset if data is None or data.dtype == torch.bool else reset.to(dtype)
+
+
+def _equal(order: Tensor | None, other: Tensor | None) -> bool:
+    """Return whether two orders of a PackedSequence's rows are the same."""
+    return order is other or (order is not None and other is not None and torch.equal(order, other))
 
 
 def _lengths(batch_sizes: Tensor) -> Tensor:

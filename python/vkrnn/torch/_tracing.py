@@ -60,7 +60,9 @@ def is_recorded_by_torch() -> bool:
     return bool(torch.jit.is_tracing()) or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
 
 
-def record_in_fx(module: torch.nn.Module, proxy: torch.fx.Proxy, hx: Any) -> torch.fx.Proxy:
+def record_in_fx(
+    module: torch.nn.Module, proxy: torch.fx.Proxy, hx: Any, more: dict[str, Any] | None = None
+) -> torch.fx.Proxy:
     """Record a call of the module in a graph of torch.fx, which does the same for PyTorch's own modules."""
     tracer: Any = proxy.tracer
     if tracer.root is module:
@@ -69,5 +71,6 @@ def record_in_fx(module: torch.nn.Module, proxy: torch.fx.Proxy, hx: Any) -> tor
             "got the module itself"
         )
     given = (proxy,) if hx is None else (proxy, hx)
-    recorded: torch.fx.Proxy = tracer.create_proxy("call_module", tracer.path_of_module(module), given, {})
+    target = tracer.path_of_module(module)
+    recorded: torch.fx.Proxy = tracer.create_proxy("call_module", target, given, more or {})
     return recorded

@@ -19,12 +19,13 @@ __all__ = ["one_by_one"]
 def _network_vmap(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
     """Compute `network` for many inputs as one batch.
 
-    Packed inputs, and layers with many weights, are computed one after the other.
+    Packed inputs, calls with resets, and layers with many weights are computed one after the other.
     """
     inputs = Inputs(*given)
     # Under torch.vmap, a module cannot see whether its parameters require gradients.
     inputs = inputs._replace(trained=min(inputs.trained, first_with_gradients(inputs)))
-    if inputs.source.dim() - (in_dims[0] is not None) == 2:
+    in_dims = *in_dims, *[None] * (len(inputs) - len(in_dims))  # of resets, if torch has left them out
+    if inputs.source.dim() - (in_dims[0] is not None) == 2 or inputs.reset is not None:
         found = one_by_one(network, info, in_dims, inputs)
         return found, pytree.tree_map(lambda _: 0, found)
 

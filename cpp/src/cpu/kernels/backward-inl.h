@@ -131,7 +131,7 @@ public:
     using Base::Base;
 
     void run() {
-        const Range mine = part_of(std::int64_t{this->work_.directions} * batch_, member_.rank(), member_.size());
+        const Range mine = part_of(this->blocks() * batch_, member_.rank(), member_.size());
         for (std::int64_t i = mine.begin; i < mine.end; ++i) {
             if (member_.stopped()) return;
             this->use_block(i / batch_);
