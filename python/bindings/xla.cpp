@@ -79,6 +79,7 @@ std::string dtype_of(const ffi::AnyBuffer& buffer) {
         case ffi::DataType::BF16: return "bfloat16";
         case ffi::DataType::F32: return "float32";
         case ffi::DataType::F64: return "float64";
+        case ffi::DataType::PRED: return "bool";
         case ffi::DataType::S8: return "int8";
         case ffi::DataType::S16: return "int16";
         case ffi::DataType::S32: return "int32";

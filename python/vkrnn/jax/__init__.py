@@ -86,6 +86,8 @@ def single_gate_rnn(
     init_state: Any = None,
     mask: Any = None,
     lengths: Any = None,
+    reset: Any = None,
+    reset_state: Any = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> Outputs[jax.Array]:
@@ -100,7 +102,7 @@ def single_gate_rnn(
 
     {raises}
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state
     return _traced(Outputs, "single_gate_rnn", arrays, descriptor, device)
 
 
@@ -116,6 +118,9 @@ def lstm(
     mask: Any = None,
     peephole: Any = None,
     lengths: Any = None,
+    reset: Any = None,
+    reset_state: Any = None,
+    reset_cell: Any = None,
     descriptor: LSTMDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> LSTMOutputs[jax.Array]:
@@ -131,7 +136,8 @@ def lstm(
 
     {raises}
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths
+    resets = reset, reset_state, reset_cell
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *resets
     return _traced(LSTMOutputs, "lstm", arrays, descriptor, device)
 
 
@@ -146,6 +152,8 @@ def gru(
     mask: Any = None,
     secondary_bias: Any = None,
     lengths: Any = None,
+    reset: Any = None,
+    reset_state: Any = None,
     descriptor: GRUDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> Outputs[jax.Array]:
@@ -161,7 +169,7 @@ def gru(
     {raises}
     """
     warn_of_unused_bias("[vkrnn.jax.gru]", secondary_bias, descriptor)
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
     return _traced(Outputs, "gru", arrays, descriptor, device)
 
 
@@ -230,10 +238,10 @@ def _differentiate(call: CallSpec, kept: tuple[Arrays, Arrays], above: Arrays) -
         # Else a row without steps would pass it on to its initial cell.
         own["cell_gradient"] = jnp.where((given["lengths"] > 0)[:, jnp.newaxis], own["cell_gradient"], 0)
     cell = _CELLS[call.cell]
-    wanted = {name: given[name] for name in cell.gradient_order if name in given}
+    wanted = {name: given[name] for name in cell.gradient_order if name in given and given[name].dtype != bool}
     backward = replace(call, function=cell.gradients_name)
     found = bind(backward, {**given, **results, **own}, wanted)
-    return ({name: found.get(name) for name in given},)  # None is no gradient: mask, lengths
+    return ({name: found.get(name) for name in given},)  # None is no gradient: mask, lengths, a reset of bool
 
 
 _call.defvjp(_call_and_keep, _differentiate, symbolic_zeros=True)

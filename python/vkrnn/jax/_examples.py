@@ -12,7 +12,15 @@ Arrays: TypeAlias = Mapping[str, Any]
 Call: TypeAlias = Callable[[Arrays], dict[str, Any]]
 
 # The axis of the batch rows, counted from the end, in the arguments that can differ between examples of one call.
-_ROWS = {"source": -2, "init_state": -2, "init_cell": -2, "lengths": -1}
+_ROWS = {
+    "source": -2,
+    "init_state": -2,
+    "init_cell": -2,
+    "lengths": -1,
+    "reset": -2,
+    "reset_state": -2,
+    "reset_cell": -2,
+}
 
 
 def compute_examples(
@@ -38,7 +46,9 @@ def compute_examples(
             for name in _ROWS
             if name in arrays
         }
-        merged = {name: _merge(array, axes, _ROWS[name], numpy) for name, array in full.items()}
+        flat = "reset" in full and full["reset"].ndim - axes == 2  # [T, N]
+        rows = _ROWS | {"reset": -1} if flat else _ROWS
+        merged = {name: _merge(array, axes, rows[name], numpy) for name, array in full.items()}
         N = arrays["source"].shape[-2]
         return {name: _split(array, examples, N, numpy) for name, array in one({**shared, **merged}).items()}
     own = {
