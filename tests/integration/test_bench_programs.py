@@ -31,6 +31,17 @@ def test_peephole_loops(torch: Any) -> None:
     assert rows == ["3,2,8 forward", "3,2,8 forward + gradients"]
 
 
+def test_resets(torch: Any) -> None:
+    """Forward and gradients of both cells have a row, and the results agree, or the program would fail."""
+    assert torch
+    options = ["--sizes", "3,2,8", "--rounds", "1", "--share", "0.5"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.resets", *options], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if " 3,2,8" in line]
+    assert rows == [f"{cell} 3,2,8 forward{more}" for cell in ("LSTM", "GRU") for more in ("", " + gradients")]
+
+
 def test_data_parallel_training(torch: Any) -> None:
     """Each implementation has a row for each number of processes, and the first has an efficiency of 1."""
     assert torch
