@@ -42,6 +42,23 @@ def test_resets(torch: Any) -> None:
     assert rows == [f"{cell} 3,2,8 forward{more}" for cell in ("LSTM", "GRU") for more in ("", " + gradients")]
 
 
+def test_fused_kernels(torch: Any) -> None:
+    """Every row is measured forward and with gradients, here without the other libraries, which need a GPU."""
+    assert torch
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.fused", "--device", "cpu", "--steps", "2", "--rounds", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()]
+    ours = [line[0] for line in lines if len(line) == 6 and line[1] == "vkrnn"]
+    slstm = [f"sLSTM {heads}, bfloat16" for heads in ("48 x 16", "12 x 64", "6 x 128", "3 x 256")]
+    rows = [*slstm, "GRU 8 x 64, float32", "GRU 256, resets, TF32", "LSTM 256, resets, TF32"]
+    assert ours == [row + more for row in rows for more in ("", " + gradients")]
+
+
 def test_data_parallel_training(torch: Any) -> None:
     """Each implementation has a row for each number of processes, and the first has an efficiency of 1."""
     assert torch
