@@ -13,6 +13,7 @@ from oracles import require
 from tolerances import TORCH_IN_FLOAT64
 
 torch = require("torch")
+import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
 
 T, N, I, H = 3, 2, 2, 3
@@ -154,6 +155,31 @@ def test_vmap(kind: str, in_dims: tuple[int | None, ...], sizes: tuple[int, ...]
     close(torch.autograd.grad(got, leaves, upstream), gradients)
     of_map = torch.func.grad(lambda p: (torch.vmap(loss_of(mine), in_dims)(p, x, h) * upstream).sum())
     close(list(of_map(parameters).values()), gradients[: len(parameters)])
+
+
+@every_kind
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one direction", "both"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_an_ensemble_is_a_call_for_each_layer(kind: str, heads: int, *, bidirectional: bool) -> None:
+    """Examples with weights of their own are the heads of one layer, also of layers that have heads."""
+    options = {"heads": heads, "input_heads": 1 if bidirectional else heads}
+    modules = [
+        getattr(ours, kind)(3, 6, 3, bidirectional=bidirectional, dtype=torch.float64, **options) for _ in range(5)
+    ]
+    parameters, _ = torch.func.stack_module_state(modules)
+    x = some(T, N, 3)
+    losses = torch.stack([loss_of(module)(dict(module.named_parameters()), x) for module in modules])
+    upstream = some(5)
+    wanted = torch.autograd.grad((losses * upstream).sum(), [each for one in modules for each in one.parameters()])
+    count = len(wanted) // 5
+    each = [torch.stack([wanted[example * count + number] for example in range(5)]) for number in range(count)]
+    device = vkrnn.default_device()
+    before = device.statistics()["calls"]
+    got = torch.vmap(loss_of(modules[0]), (0, None))(parameters, x)
+    gradients = torch.autograd.grad((got * upstream).sum(), list(parameters.values()))
+    assert device.statistics()["calls"] - before == 2 * 3, "a forward call and a gradient call of each layer"
+    close(got, losses)
+    close(gradients, each)
 
 
 @every_kind

@@ -23,6 +23,7 @@ __all__ = [
     "from_torch_layout",
     "options_beyond_torch",
     "torch_mode",
+    "with_heads",
 ]
 
 Array = npt.NDArray[Any]
@@ -81,6 +82,13 @@ def options_beyond_torch(mode: str, chosen: Any) -> dict[str, tuple[Any, Any]]:
 def torch_mode(mode: str) -> str:
     """Return a mode without options."""
     return mode.partition(" ")[0]
+
+
+def with_heads(mode: str, heads: int, input_heads: int) -> str:
+    """Return a mode with other numbers of heads."""
+    name, *options = mode.split()
+    kept = [option for option in options if option.partition("=")[0] not in ("heads", "input_heads")]
+    return " ".join([name, *kept, f"heads={heads}", f"input_heads={input_heads}"])
 
 
 def from_torch_layout(weights: Weights, how: Any) -> dict[str, Any]:
