@@ -307,8 +307,14 @@ bool PlanBuilder::waits(const Block& push, bool independent) {
 }
 
 void PlanBuilder::product(const std::string& label, const Product& p, bool independent) {
-    count_flops(2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k));
-    products_.product(*this, label, p, independent);
+    count_flops(2.0 * static_cast<double>(p.sets * p.batches * p.m * p.n) * static_cast<double>(p.k));
+    if (products_.takes_sets()) return products_.product(*this, label, p, independent);
+    Product set = p;
+    set.sets = 1;
+    for (std::int64_t i = 0; i < p.sets; ++i) {
+        products_.product(*this, label, set, independent || i > 0);
+        for (Matrix* matrix : {&set.a, &set.b, &set.c}) matrix->offset += matrix->set;
+    }
 }
 
 void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {

@@ -29,12 +29,14 @@ struct Matrix {
     std::int64_t batch = 0;  // elements from one batch to the next
     bool columns = false;
     bool sequence = false;  // its rows are the T N rows of a sequence; rows past a length hold any finite numbers
+    std::int64_t set = 0;   // elements from one set of batches to the next
 };
 
-// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. C is stored by rows.
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches` in each of `sets`. C is stored by rows.
 struct Product {
     std::int64_t m = 0, n = 0, k = 0, batches = 1;
-    Matrix a, b, c;
+    Matrix a{}, b{}, c{};
+    std::int64_t sets = 1;
     // If this is a part of a product, the rows of the whole. Strategies choose tiles and algorithms for the whole, so
     // that the parts have its bits.
     std::int64_t whole_m = 0;

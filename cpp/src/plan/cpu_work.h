@@ -45,15 +45,16 @@ constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64
     return (n + lanes - 1) / lanes * lanes * k * batches;
 }
 
-// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed once for all
-// threads, kPackedDepth of k at a time, into `packed`, which has product_elements(). If C is a sequence that is not
-// packed, its rows that are not live are cleared.
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches` in each of `sets`. Rows of C are contiguous. B is
+// packed once for all threads, kPackedDepth of k at a time, into `packed`, which has product_elements(). If C is a
+// sequence that is not packed, its rows that are not live are cleared.
 struct ProductWork {
     Address a, b, c, packed, live;
     Stride a_m, a_k, a_batch;
     Stride b_n, b_k, b_batch;
     Stride c_m, c_batch;
-    std::int64_t m, n, k, batches;
+    Stride a_set, b_set, c_set;
+    std::int64_t m, n, k, batches, sets;
     LiveWork of_live;
     std::uint32_t is_packed;  // 1: `packed` has the panels of B already; one batch, k <= kPackedDepth
     // 1: the batches are heads of few columns. Rows of A and of C have one head after the other, and `packed` has room

@@ -17,12 +17,11 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     StepBlock views(builder);
     std::size_t projected = inputs[Argument::source];
     const bool projects = spec.has(Argument::input_weight) && !chosen.loop.projects();
-    std::vector<Product> project;
+    Product project;
     if (projects) {
         projected = builder.scratch("projected", spec.rows() * D * G * H);
-        project = project_products(spec, {inputs[Argument::source], inputs[Argument::input_weight], projected});
-        if (spec.piece_steps == 0)
-            for (const Product& product : project) builder.product("project", product, &product != &project.front());
+        project = project_product(spec, {inputs[Argument::source], inputs[Argument::input_weight], projected});
+        if (spec.piece_steps == 0) builder.product("project", project);
     }
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);
@@ -60,9 +59,8 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     builder.count_flops(loop_flops(spec));
     chosen.loop.run(builder, inputs, views);
     if (projects && spec.piece_steps != 0)
-        builder.add_to_pieces(PlanBuilder::Place::before, [&](const TimeRows& rows) {
-            for (const Product& product : project) builder.product("project", part_of(product, rows, N));
-        });
+        builder.add_to_pieces(PlanBuilder::Place::before,
+                              [&](const TimeRows& rows) { builder.product("project", part_of(project, rows, N)); });
     if (spec.last_states) builder.last_rows("last state", last_hidden);
     if (spec.last_states && keeps_cells) builder.last_rows("last cell", last_cells, true);
     return builder.finish();

@@ -3,27 +3,26 @@
 namespace vkrnn {
 namespace {
 
-// The parts of the input products: each is of some gates, with `batches` heads of `units` units in each gate.
-struct InputParts {
-    std::int64_t count, units, batches;
+// The sets of the input products: each is of some gates, with a batch for each of their input heads.
+struct InputSets {
+    std::int64_t count, units;  // `units`: rows of W in a batch
 
-    explicit InputParts(const Spec& spec)
+    explicit InputSets(const Spec& spec)
         : count(spec.input_heads() == 1 ? 1 : spec.D() * spec.G()),
-          units(spec.input_heads() == 1 ? spec.D() * spec.G() * spec.H : spec.input_head_units()),
-          batches(spec.input_heads()) {}
+          units(spec.input_heads() == 1 ? spec.D() * spec.G() * spec.H : spec.input_head_units()) {}
 };
 
 Matrix source_of(const Spec& spec, std::size_t buffer) {
     return {buffer, 0, spec.I, spec.head_features(), false, true};
 }
 
-Matrix gates_of(const Spec& spec, const InputParts& parts, std::size_t buffer, std::int64_t part) {
-    return {buffer, part * spec.H, spec.D() * spec.G() * spec.H, parts.units, false, true};
+Matrix gates_of(const Spec& spec, const InputSets& sets, std::size_t buffer) {
+    return {buffer, 0, spec.D() * spec.G() * spec.H, sets.units, false, true, spec.H};
 }
 
-Matrix weight_of(const Spec& spec, const InputParts& parts, std::size_t buffer, std::int64_t part) {
+Matrix weight_of(const Spec& spec, const InputSets& sets, std::size_t buffer) {
     const std::int64_t features = spec.head_features();
-    return {buffer, part * spec.H * features, features, parts.units * features, false};
+    return {buffer, 0, features, sets.units * features, false, false, spec.H * features};
 }
 
 Matrix by_columns(Matrix matrix) {
@@ -31,88 +30,77 @@ Matrix by_columns(Matrix matrix) {
     return matrix;
 }
 
-// The parts of recurrent products of some slots and directions. Without heads, slots are computed together, and so are
-// directions, as batches.
+// Calls `add` with the product of operand, weight and gates. Without heads, the slots are one matrix, and the
+// directions are batches. With heads, it is called for each direction; the slots are sets, and the heads batches.
 template <class Add>
-void for_each_part(const Spec& spec, const RecurrentProduct& of, const Add& add) {
-    if (spec.heads() == 1) return add(of);
-    RecurrentProduct part = of;
-    part.slots = part.directions = 1;
-    for (std::int64_t d = 0; d < of.directions; ++d)
-        for (std::int64_t s = 0; s < of.slots; ++s) {
-            part.direction = of.direction + d;
-            part.slot = of.slot + s;
-            part.gates_slot = of.gates_slot + s;
-            add(part);
-        }
-}
-
-struct RecurrentMatrices {
-    Matrix operand, weight, gates;
-    std::int64_t batches;
-};
-
-RecurrentMatrices matrices_of(const Spec& spec, const RecurrentProduct& part) {
-    const std::int64_t H = spec.H, D = spec.D(), units = spec.head_units();
+void for_each_direction(const Spec& spec, const RecurrentProduct& of, const Add& add) {
+    const std::int64_t H = spec.H, D = spec.D(), G = spec.G(), units = spec.head_units();
     const bool heads = spec.heads() > 1;
-    const std::int64_t row = D * part.gates_slots * H;
-    return {{part.operand, part.direction * H, D * H, units, false, true},
-            {part.weight, (part.direction * spec.G() + part.slot) * H * units, units,
-             heads ? units * units : spec.G() * H * H, false},
-            {part.gates, (part.direction * part.gates_slots + part.gates_slot) * H, row,
-             heads ? units : part.gates_slots * H, false, true},
-            heads ? spec.heads() : part.directions};
+    for (std::int64_t d = of.direction; d < of.direction + (heads ? of.directions : 1); ++d) {
+        const Matrix operand{of.operand, d * H, D * H, units, false, true};
+        const Matrix weight{
+            of.weight, (d * G + of.slot) * H * units, units, heads ? units * units : G * H * H, false, false,
+            H * units};
+        const Matrix gates{of.gates,
+                           (d * of.gates_slots + of.gates_slot) * H,
+                           D * of.gates_slots * H,
+                           heads ? units : of.gates_slots * H,
+                           false,
+                           true,
+                           H};
+        add(operand, weight, gates,
+            Product{.m = heads ? units : of.slots * H,
+                    .batches = heads ? spec.heads() : of.directions,
+                    .sets = heads ? of.slots : 1});
+    }
 }
 
 }  // namespace
 
-std::vector<Product> project_products(const Spec& spec, const InputProduct& of) {
-    const InputParts parts(spec);
-    std::vector<Product> found;
-    for (std::int64_t part = 0; part < parts.count; ++part)
-        found.push_back({.m = spec.rows(),
-                         .n = parts.units,
-                         .k = spec.head_features(),
-                         .batches = parts.batches,
-                         .a = source_of(spec, of.source),
-                         .b = weight_of(spec, parts, of.weight, part),
-                         .c = gates_of(spec, parts, of.gates, part)});
-    return found;
+Product project_product(const Spec& spec, const InputProduct& of) {
+    const InputSets sets(spec);
+    return {.m = spec.rows(),
+            .n = sets.units,
+            .k = spec.head_features(),
+            .batches = spec.input_heads(),
+            .a = source_of(spec, of.source),
+            .b = weight_of(spec, sets, of.weight),
+            .c = gates_of(spec, sets, of.gates),
+            .sets = sets.count};
 }
 
 void add_source_gradient(PlanBuilder& builder, const InputProduct& of, bool independent) {
     const Spec& spec = builder.spec();
-    const InputParts parts(spec);
+    const InputSets sets(spec);
     const std::string label = "gradient of source";
     const std::int64_t elements = spec.rows() * spec.I;
-    const std::size_t terms = parts.count == 1 ? of.source : builder.scratch(label + ": terms", parts.count * elements);
-    for (std::int64_t part = 0; part < parts.count; ++part) {
-        Product product{.m = spec.rows(),
-                        .n = spec.head_features(),
-                        .k = parts.units,
-                        .batches = parts.batches,
-                        .a = gates_of(spec, parts, of.gates, part),
-                        .b = by_columns(weight_of(spec, parts, of.weight, part)),
-                        .c = source_of(spec, terms)};
-        product.c.offset = part * elements;
-        if (spec.piece_steps == 0)
-            builder.product(label, product, independent || part > 0);
-        else
-            builder.add_to_pieces(PlanBuilder::Place::after, [&](const TimeRows& rows) {
-                builder.product(label, part_of(product, rows, spec.N));
-            });
-    }
-    if (parts.count == 1) return;
-    RowSum sum{.rows = parts.count, .width = elements, .in = {.buffer = terms, .row = elements}, .out = of.source};
+    const bool has_terms = sets.count > 1;
+    const std::size_t out = has_terms ? builder.scratch(label + ": terms", sets.count * elements) : of.source;
+    Product product{.m = spec.rows(),
+                    .n = spec.head_features(),
+                    .k = sets.units,
+                    .batches = spec.input_heads(),
+                    .a = gates_of(spec, sets, of.gates),
+                    .b = by_columns(weight_of(spec, sets, of.weight)),
+                    .c = source_of(spec, out),
+                    .sets = sets.count};
+    product.c.set = elements;
+    if (spec.piece_steps == 0)
+        builder.product(label, product, independent);
+    else
+        builder.add_to_pieces(PlanBuilder::Place::after,
+                              [&](const TimeRows& rows) { builder.product(label, part_of(product, rows, spec.N)); });
+    if (!has_terms) return;
+    RowSum sum{.rows = sets.count, .width = elements, .in = {.buffer = out, .row = elements}, .out = of.source};
     sum.sequence = false;
     builder.row_sum(label, sum);
 }
 
 void add_input_weight_gradient(PlanBuilder& builder, const InputProduct& of) {
     const Spec& spec = builder.spec();
-    const InputParts parts(spec);
+    const InputSets sets(spec);
     const std::string label = "gradient of input_weight";
-    if (parts.count > 1 && parts.units == 1 && spec.head_features() == 1) {  // a sum for each unit
+    if (sets.count > 1 && sets.units == 1 && spec.head_features() == 1) {  // a sum for each unit
         const std::int64_t H = spec.H, D = spec.D(), G = spec.G();
         RowSum sum{.rows = spec.rows(), .directions = D, .gates = G, .width = H};
         sum.in = {.buffer = of.gates, .row = D * G * H, .direction = G * H, .gate = H};
@@ -120,30 +108,30 @@ void add_input_weight_gradient(PlanBuilder& builder, const InputProduct& of) {
         sum.out = of.weight;
         return builder.row_sum(label, sum, true);
     }
-    for (std::int64_t part = 0; part < parts.count; ++part)
-        builder.product(label,
-                        {.m = parts.units,
-                         .n = spec.head_features(),
-                         .k = spec.rows(),
-                         .batches = parts.batches,
-                         .a = by_columns(gates_of(spec, parts, of.gates, part)),
-                         .b = by_columns(source_of(spec, of.source)),
-                         .c = weight_of(spec, parts, of.weight, part)},
-                        true);
+    builder.product(label,
+                    {.m = sets.units,
+                     .n = spec.head_features(),
+                     .k = spec.rows(),
+                     .batches = spec.input_heads(),
+                     .a = by_columns(gates_of(spec, sets, of.gates)),
+                     .b = by_columns(source_of(spec, of.source)),
+                     .c = weight_of(spec, sets, of.weight),
+                     .sets = sets.count},
+                    true);
 }
 
 void add_recurrent_product(PlanBuilder& builder, const std::string& label, const RecurrentProduct& of) {
     const Spec& spec = builder.spec();
-    for_each_part(spec, of, [&](const RecurrentProduct& part) {
-        const auto [operand, weight, gates, batches] = matrices_of(spec, part);
-        builder.product(label, {.m = spec.rows(),
-                                .n = part.slots * spec.head_units(),
-                                .k = spec.head_units(),
-                                .batches = batches,
-                                .a = operand,
-                                .b = weight,
-                                .c = gates});
-    });
+    for_each_direction(spec, of,
+                       [&](const Matrix& operand, const Matrix& weight, const Matrix& gates, Product product) {
+                           product.n = product.m;
+                           product.m = spec.rows();
+                           product.k = spec.head_units();
+                           product.a = operand;
+                           product.b = weight;
+                           product.c = gates;
+                           builder.product(label, product);
+                       });
 }
 
 void add_recurrent_gradient(PlanBuilder& builder, const RecurrentProduct& of, bool independent) {
@@ -164,19 +152,17 @@ void add_recurrent_gradient(PlanBuilder& builder, const RecurrentProduct& of, bo
         }
         return;
     }
-    for_each_part(spec, of, [&](const RecurrentProduct& part) {
-        const auto [operand, weight, gates, batches] = matrices_of(spec, part);
-        const bool first = part.direction == of.direction && part.slot == of.slot;
-        builder.product(label,
-                        {.m = part.slots * spec.head_units(),
-                         .n = spec.head_units(),
-                         .k = spec.rows(),
-                         .batches = batches,
-                         .a = by_columns(gates),
-                         .b = by_columns(operand),
-                         .c = weight},
-                        independent || !first);
-    });
+    bool is_first = true;
+    for_each_direction(spec, of,
+                       [&](const Matrix& operand, const Matrix& weight, const Matrix& gates, Product product) {
+                           product.n = spec.head_units();
+                           product.k = spec.rows();
+                           product.a = by_columns(gates);
+                           product.b = by_columns(operand);
+                           product.c = weight;
+                           builder.product(label, product, independent || !is_first);
+                           is_first = false;
+                       });
 }
 
 }  // namespace vkrnn

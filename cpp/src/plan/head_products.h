@@ -1,5 +1,5 @@
-// The products with weights around a call's loop, if the weights have blocks on their diagonal. A product is then one
-// for each direction and gate, with the heads as its batches.
+// The products with weights around a call's loop. If a weight has blocks on its diagonal, its heads are the batches of
+// a product, and gates its sets.
 #pragma once
 
 #include "builder.h"
@@ -11,8 +11,8 @@ struct InputProduct {
     std::size_t source = 0, weight = 0, gates = 0;
 };
 
-// Returns the products that compute the gates' sums.
-std::vector<Product> project_products(const Spec& spec, const InputProduct& of);
+// Returns the product that computes the gates' sums.
+Product project_product(const Spec& spec, const InputProduct& of);
 
 // Add steps that compute the gradient of the source, and that of W. With heads, each product of the source's gradient
 // is one of D G terms, which are then summed.

@@ -59,6 +59,9 @@ public:
     // more of their digits. That saves memory, and conversions if products read operands of this type only.
     [[nodiscard]] virtual bool narrows_operands(Dtype /*dtype*/) const { return false; }
 
+    // Returns whether product() takes several sets of batches. Otherwise it is called for each set.
+    [[nodiscard]] virtual bool takes_sets() const { return false; }
+
     virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
                          bool independent) const = 0;
     virtual void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const = 0;

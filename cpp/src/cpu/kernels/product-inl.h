@@ -252,30 +252,35 @@ void product_of_heads(const ProductWork& work, const Lines& lines, Member& membe
     const Heads heads(work.n, 0, work.batches * work.n);
     const std::int64_t columns = heads.block_units, panels = (columns + L - 1) / L, panel = work.k * L;
     T* const packed = pointer<T>(work.packed);
-    const Range packs = part_of(panels, member.rank(), member.size());
+    const Range packs = part_of(work.sets * panels, member.rank(), member.size());
     for (std::int64_t p = packs.begin; p < packs.end; ++p)
-        for (std::int64_t k = 0; k < work.k; ++k)
-            for (std::int64_t lane = 0; lane < L; ++lane) {
-                const std::int64_t column = p * L + lane, head = column / work.n;
-                const T* const b = pointer<const T>(work.b) + head * work.b_batch + (column - head * work.n) * work.b_n;
+        for (std::int64_t lane = 0; lane < L; ++lane) {
+            const std::int64_t column = p % panels * L + lane, head = column / work.n;
+            const T* const b = pointer<const T>(work.b) + p / panels * work.b_set + head * work.b_batch +
+                               (column - head * work.n) * work.b_n;
+            for (std::int64_t k = 0; k < work.k; ++k)
                 packed[p * panel + k * L + lane] = column < columns ? b[k * work.b_k] : T{0};
-            }
+        }
     if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
     const Range rows = part_of(work.m, member.rank(), member.size());
     T* const sums = static_cast<T*>(member.scratch(0, sizeof(T) * static_cast<std::size_t>(kBlockRows * L)));
     for (std::int64_t top = rows.begin; top < rows.end; top += kBlockRows) {
         if (member.stopped()) return;
         const std::int64_t height = std::min(kBlockRows, rows.end - top);
-        const T* a[kBlockRows];
-        for (std::int64_t m = 0; m < height; ++m)
-            a[m] = pointer<const T>(work.a) + (lines.a == nullptr ? top + m : lines.a[top + m]) * work.a_m;
-        for (std::int64_t v = 0; v < panels; ++v) {
-            std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(height * L));
-            multiply_across_heads<T>(a, height, work.k, heads, heads.of_vector(v, L), v, &packed, 1, sums, L, 0);
-            T* const c = pointer<T>(work.c) + v * L;
+        for (std::int64_t set = 0; set < work.sets; ++set) {
+            const T* a[kBlockRows];
             for (std::int64_t m = 0; m < height; ++m)
-                store_vector(hn::Load(Tag<T>(), sums + m * L),
-                             c + (lines.c == nullptr ? top + m : lines.c[top + m]) * work.c_m, columns - v * L);
+                a[m] = pointer<const T>(work.a) + set * work.a_set +
+                       (lines.a == nullptr ? top + m : lines.a[top + m]) * work.a_m;
+            const T* const of_set = packed + set * panels * panel;
+            for (std::int64_t v = 0; v < panels; ++v) {
+                std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(height * L));
+                multiply_across_heads<T>(a, height, work.k, heads, heads.of_vector(v, L), v, &of_set, 1, sums, L, 0);
+                T* const c = pointer<T>(work.c) + set * work.c_set + v * L;
+                for (std::int64_t m = 0; m < height; ++m)
+                    store_vector(hn::Load(Tag<T>(), sums + m * L),
+                                 c + (lines.c == nullptr ? top + m : lines.c[top + m]) * work.c_m, columns - v * L);
+            }
         }
     }
 }
@@ -295,15 +300,18 @@ void product(const ProductWork& given, Member& member) {
     if (work.narrow_heads != 0) {
         product_of_heads<T>(work, lines, member);
         if (lines.c != nullptr)
-            for (std::int64_t batch = 0; batch < work.batches; ++batch)
-                clear_ended(work, live, pointer<T>(work.c) + batch * work.c_batch, member.rank(), member.size());
+            for (std::int64_t i = 0; i < work.sets * work.batches; ++i)
+                clear_ended(work, live,
+                            pointer<T>(work.c) + i / work.batches * work.c_set + i % work.batches * work.c_batch,
+                            member.rank(), member.size());
         return;
     }
     const std::int64_t panels = (work.n + L - 1) / L;
     // Members share each batch, or have batches of their own if there are many, and then need no barrier.
-    const bool own = member.size() > 1 && work.batches >= 2 * std::int64_t{member.size()};
+    const std::int64_t all = work.sets * work.batches;
+    const bool own = member.size() > 1 && all >= 2 * std::int64_t{member.size()};
     const unsigned members = own ? 1 : member.size(), rank = own ? 0 : member.rank();
-    const Range batches = own ? part_of(work.batches, member.rank(), member.size()) : Range{0, work.batches};
+    const Range batches = own ? part_of(all, member.rank(), member.size()) : Range{0, all};
     const auto wait = [&] { return members == 1 || member.barrier(0, rank, members, false) != 0; };
     const Grid grid = grid_for(work.m, work.n, members);
     const Range rows = part_of(work.m, rank / grid.columns, grid.rows);
@@ -313,9 +321,10 @@ void product(const ProductWork& given, Member& member) {
                                 0, sizeof(T) * static_cast<std::size_t>(product_elements(work.n, work.k, L))))
                           : pointer<T>(work.packed);
     for (std::int64_t batch = batches.begin; batch < batches.end; ++batch) {
-        const T* const a = pointer<const T>(work.a) + batch * work.a_batch;
-        const T* const b = pointer<const T>(work.b) + batch * work.b_batch;
-        T* const c = pointer<T>(work.c) + batch * work.c_batch;
+        const std::int64_t set = batch / work.batches, in_set = batch % work.batches;
+        const T* const a = pointer<const T>(work.a) + set * work.a_set + in_set * work.a_batch;
+        const T* const b = pointer<const T>(work.b) + set * work.b_set + in_set * work.b_batch;
+        T* const c = pointer<T>(work.c) + set * work.c_set + in_set * work.c_batch;
         // Also runs once if no row is live and k is 0, to clear C.
         for (std::int64_t k = 0; k < std::max<std::int64_t>(work.k, 1); k += kPackedDepth) {
             const std::int64_t depth = std::min(kPackedDepth, work.k - k);

@@ -234,8 +234,9 @@ void NativeProducts::product(PlanBuilder& builder, const std::string& label, con
         work.packed = builder.at(panels_of_parts(builder, label, p, row(p.b), column(p.b)), 0);
     else
         work.packed = builder.at(
-            builder.scratch(label + ": panels",
-                            cpu::product_elements(has_narrow_heads ? p.batches * p.n : p.n, p.k, lanes_of(builder))),
+            builder.scratch(label + ": panels", (has_narrow_heads ? p.sets : 1) *
+                                                    cpu::product_elements(has_narrow_heads ? p.batches * p.n : p.n, p.k,
+                                                                          lanes_of(builder))),
             0);
     work.is_packed = p.whole_m != 0;
     work.narrow_heads = has_narrow_heads;
@@ -251,6 +252,10 @@ void NativeProducts::product(PlanBuilder& builder, const std::string& label, con
     work.n = p.n;
     work.k = p.k;
     work.batches = p.batches;
+    work.a_set = p.a.set;
+    work.b_set = p.b.set;
+    work.c_set = p.c.set;
+    work.sets = p.sets;
     work.live = live_rows(builder);
     if (p.a.sequence) work.of_live = live_work(builder, p.a.buffer, p.b.buffer, p.c.buffer, p.a.columns);
     builder.add(Dispatch{label, builder.kernel("product", {}), {}, make_block(work)});

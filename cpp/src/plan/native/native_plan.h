@@ -11,6 +11,7 @@ public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                        const Parameters& wanted) const override;
+    [[nodiscard]] bool takes_sets() const override { return true; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
