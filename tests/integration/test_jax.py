@@ -39,6 +39,7 @@ def cases_of(cell: str) -> Iterator[Case]:
     for way, present in itertools.product(("", "reverse", "bidirectional"), (FIRST, EVERYTHING[cell])):
         options = OPTIONS[cell] | ({way: True} if way else {})
         yield Case(cell, T, N, I, H, options, present)
+    yield Case(cell, T, N, 8, H, OPTIONS[cell] | {"heads": 2, "input_heads": 4}, EVERYTHING[cell])
 
 
 CASES = [case for cell in GATES for case in cases_of(cell)]
@@ -80,12 +81,18 @@ def flipped(rows: Any, ends: Any) -> Any:
     return rows[np.where(steps < ends, ends - 1 - steps, steps), np.arange(N)]
 
 
+def blocks(weight: Any, heads: int) -> Any:
+    """Return the dense weight of its blocks."""
+    split = weight.reshape(-1, heads, H // heads, 1, weight.shape[-1])
+    return split * jnp.eye(heads, dtype=weight.dtype)[:, np.newaxis, :, np.newaxis]
+
+
 def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a call with JAX's operations, from the equations in the docstrings."""
     ends = given.get("lengths", np.full(N, T))
     outputs, D, G = [], case.D, case.G
-    R = given["recurrent_weight"].reshape(D, G, H, H)
-    W = given["input_weight"].reshape(D, G, H, I)
+    R = blocks(given["recurrent_weight"], case.heads("recurrent_weight")).reshape(D, G, H, H)
+    W = blocks(given["input_weight"], case.heads("input_weight")).reshape(D, G, H, case.I)
     zeros = jnp.zeros(D * H * G, R.dtype)
     b = given.get("bias", zeros).reshape(D, G, H)
     p = given.get("peephole", zeros).reshape(D, G, H)

@@ -285,6 +285,8 @@ RIGHT: dict[str, Any] = {
         ({"descriptor": {"zoneout": 0.1}}, "[vkrnn.jax] descriptor: the program has a property that this version"),
         ({"descriptor": {"activation": np.int64(9)}}, "[vkrnn.jax] activation: there is no such activation"),
         ({"descriptor": {"clip": np.float64(-1)}}, "[lstm] descriptor.clip: expected"),
+        ({"descriptor": {"heads": np.int64(0)}}, "[lstm] descriptor.heads: expected 1 or more, got 0"),
+        ({"descriptor": {"heads": 0.5}}, "[vkrnn.jax] heads: "),
         ({"device": np.int64(10**6)}, "[vkrnn.jax] the program's device is not one of this process"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
