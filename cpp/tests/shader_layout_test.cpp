@@ -75,8 +75,9 @@ const std::vector<Struct>& structs() {
         layout<abi::StepPush>("StepPush", MEMBER(StepPush, params), MEMBER(StepPush, step), MEMBER(StepPush, steps)),
         layout<abi::TilePackPush>(
             "TilePackPush", MEMBER(TilePackPush, in_), MEMBER(TilePackPush, out_), MEMBER(TilePackPush, in_direction),
-            MEMBER(TilePackPush, in_k), MEMBER(TilePackPush, in_unit), MEMBER(TilePackPush, in_slot),
-            MEMBER(TilePackPush, depth), MEMBER(TilePackPush, padded_depth), MEMBER(TilePackPush, H),
+            MEMBER(TilePackPush, in_head), MEMBER(TilePackPush, in_k), MEMBER(TilePackPush, in_k_slot),
+            MEMBER(TilePackPush, in_unit), MEMBER(TilePackPush, in_slot), MEMBER(TilePackPush, depth),
+            MEMBER(TilePackPush, padded_depth), MEMBER(TilePackPush, H), MEMBER(TilePackPush, heads),
             MEMBER(TilePackPush, units), MEMBER(TilePackPush, columns), MEMBER(TilePackPush, tiles),
             MEMBER(TilePackPush, products), MEMBER(TilePackPush, gate_order)),
         layout<abi::SlicePackPush>(

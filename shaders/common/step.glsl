@@ -95,14 +95,12 @@ INLINE Address row_address(Params p, uint view, uint direction, int step, uint n
     return time_address(p, view, direction, step, n);
 }
 // Return the addresses of the weights that a strategy has packed, and of a view of its own, for a direction or part.
-INLINE Address weights_address(Params p, uint part) {
-    if (has_parts == 0) return params_of(p).weights[part];
-    return element(params_of(p).weights[0], Stride(part) * params_of(p).weights_part);
-}
-INLINE Address own_address(Params p, uint view, uint part) {
-    if (has_parts == 0) return params_of(p).at[2 * view + part];
-    return element(params_of(p).at[2 * view], Stride(part) * params_of(p).strides[view].part);
-}
+#define weights_address(p, part)                      \
+    (has_parts == 0 ? params_of(p).weights[part]      \
+                    : element(params_of(p).weights[0], Stride(part) * params_of(p).weights_part))
+#define own_address(p, view, which)                             \
+    (has_parts == 0 ? params_of(p).at[2 * (view) + (which)]     \
+                    : element(params_of(p).at[2 * (view)], Stride(which) * params_of(p).strides[view].part))
 INLINE Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return tensor_element(view, row,
                           Stride(slot) * params_of(p).strides[view].slot + Stride(j) * params_of(p).strides[view].unit);

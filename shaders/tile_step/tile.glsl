@@ -4,11 +4,12 @@
 #include "common/step.glsl"
 
 struct Tile {
-    uint direction, first_row, column_tile;
+    uint direction;   // or a part: see step_abi.h
+    uint first_row, column_tile;
 };
 
 // Returns this workgroup's tile of `rows` batch rows.
-// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
+// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction or part.
 INLINE Tile this_tile(Params p, uint rows) {
     uint row_tiles = (params_of(p).N + rows - 1) / rows;
     uint group = linear_group();

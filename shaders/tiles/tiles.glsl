@@ -42,8 +42,7 @@ SHARED_ARRAY(Real4, scratch, [block_vec4s > slot_vec4s ? block_vec4s : slot_vec4
 INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
 INLINE Address region_address(Params p, uint direction, uint region) {
-    return element(params_of(p).at[2 * kTileOperand + direction],
-                   region * params_of(p).strides[kTileOperand].step[direction]);
+    return element(own_address(p, kTileOperand, direction), region * step_stride(p, kTileOperand, direction));
 }
 
 INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, Real value) {
@@ -63,7 +62,7 @@ INLINE void multiply(Params p, Tile tile, uint region) {
         uint index = i * team_size + lane;
         next_operand_at[i] = element(operand, Stride(index / row_vec4s) * rows_apart + index % row_vec4s * 4);
     }
-    Address next_weight_at = element(params_of(p).weights[tile.direction],
+    Address next_weight_at = element(weights_address(p, tile.direction),
                                      Stride(tile.column_tile) * params_of(p).weights_row +
                                          Stride(team) * depth_block * tile_columns + lane * 4);
     Stride operand_step = Stride(teams * depth_block) * rows_apart, weight_step = teams * depth_block * tile_columns;

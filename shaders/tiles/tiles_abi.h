@@ -23,13 +23,14 @@ const uint kTileConstants = kStepConstants + 7u;
 // The view of the operand of the steps' products, by region: see tiles.glsl.
 const uint kTileOperand = kOwnView;
 
-// Packs weights for tiles: out(d, tile, k, c) with zeros past the ends.
-// Column c of a tile is product c % products of unit (tile * units + c / products).
-// Tensor 0 is `in_`. Workgroups: x and y count groups of four columns of one direction; z is the direction.
+// Packs weights for tiles: out(part, tile, k, c) with zeros past the ends. A part is a head of a direction.
+// Column c of a tile is product c % products of unit (tile * units + c / products). The sum over k goes over the H units
+// of a part, in one slot after the other.
+// Tensor 0 is `in_`. Workgroups: x and y count groups of four columns of one part; z is the part.
 struct TilePackPush {
     Address in_, out_;
-    Stride in_direction, in_k, in_unit, in_slot;   // strides in elements
-    uint depth, padded_depth, H;
+    Stride in_direction, in_head, in_k, in_k_slot, in_unit, in_slot;   // strides in elements
+    uint depth, padded_depth, H, heads;
     uint units, columns, tiles;                    // units and columns per tile
     uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
 };

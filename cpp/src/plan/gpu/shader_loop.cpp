@@ -7,6 +7,7 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
+constexpr std::int64_t kMostParts = 65535;      // workgroups along z
 constexpr std::uint32_t kRecomputeGroup = 128;  // invocations of a workgroup; every device supports it
 
 }  // namespace
@@ -27,6 +28,9 @@ void ShaderLoop::reset_gradients(PlanBuilder& builder, const StepBlock& views, s
     builder.dispatch("gradients of resets", builder.cell_kernel("reset_gradients", std::move(constants)),
                      builder.groups(spec.N * ceil_div(spec.H, kRecomputeGroup), spec.D()), step_push(builder, views));
 }
+
+std::int64_t head_parts(const Spec& spec) { return spec.D() * spec.heads(); }
+bool can_have_parts(const Spec& spec) { return head_parts(spec) <= kMostParts; }
 
 std::vector<Phase> phases_of(const Spec& spec) {
     const std::string label = spec.gradients ? "step back" : "step";

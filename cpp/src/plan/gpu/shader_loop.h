@@ -16,6 +16,10 @@ public:
     void reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const override;
 };
 
+// Return how many parts of one head each a call has (see abi::kHasParts), and whether a dispatch can have so many.
+std::int64_t head_parts(const Spec& spec);
+bool can_have_parts(const Spec& spec);
+
 // One phase of a step, which has one or two. Forward, it computes the products of `count` gates in canonical order.
 // Backward, it multiplies the deltas of `count` slots.
 struct Phase {

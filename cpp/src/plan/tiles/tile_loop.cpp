@@ -84,7 +84,7 @@ bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profil
 double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const TileCosts& costs,
                   std::int64_t columns, std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
-    const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * spec.D();
+    const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * head_parts(spec);
     const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile, spec)));
     const double flops = 2.0 * static_cast<double>(shape.rows() * shape.columns() * depth);
     const auto bytes = static_cast<double>((shape.rows() + shape.columns()) * depth * element_bytes(spec));
@@ -92,11 +92,11 @@ double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profi
 }
 
 double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const TileCosts& costs) {
+    const std::int64_t H = spec.head_units();
     double microseconds = 0;
     for (const Phase& phase : phases_of(spec))
-        microseconds += spec.gradients
-                            ? costs.backward * phase_cost(shape, spec, profile, costs, spec.H, 1, phase.count * spec.H)
-                            : phase_cost(shape, spec, profile, costs, phase.count * spec.H, phase.count, spec.H);
+        microseconds += spec.gradients ? costs.backward * phase_cost(shape, spec, profile, costs, H, 1, phase.count * H)
+                                       : phase_cost(shape, spec, profile, costs, phase.count * H, phase.count, H);
     return microseconds;
 }
 
@@ -111,18 +111,19 @@ public:
 
     // Adds a buffer for the operand: regions of [slots * H][rows].
     void add_operand(StepBlock& views) {
+        views.divide(1);
         const std::int64_t regions = !spec_.gradients && spec_.two_phases() ? 3 : 2;
         const std::int64_t slots = spec_.gradients ? spec_.G() : 1, rows = row_tiles() * shape_.rows();
-        const std::size_t buffer = builder_.scratch("operand tiles", spec_.D() * regions * slots * spec_.H * rows);
-        views.regions(abi::kTileOperand, buffer, regions, slots * spec_.H * rows, 1, spec_.H * rows, rows);
+        const std::size_t buffer = builder_.scratch("operand tiles", parts_ * regions * slots * H * rows);
+        views.regions(abi::kTileOperand, buffer, regions, slots * H * rows, 1, H * rows, rows);
     }
 
     // Adds the dispatch that fills the operand of the first step.
     void start(const StepBlock& views) {
-        Constants constants = cell_constants(spec_, {});
+        Constants constants = cell_constants(spec_, {0, 0, 1});
         constants.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup).stored(views.stored(), spec_.dtype);
         builder_.dispatch("start", builder_.kernel("tiles_start", std::move(constants)),
-                          builder_.groups(ceil_div(spec_.H * spec_.N, abi::kElementwiseGroup), spec_.D()),
+                          builder_.groups(ceil_div(H * spec_.N, abi::kElementwiseGroup), parts_),
                           step_push(builder_, views), true);
     }
 
@@ -130,21 +131,24 @@ public:
     Dispatch phase(const Phase& phase, StepBlock views) {
         const Weights weights = weights_of(phase);
         const std::int64_t units = shape_.columns() / weights.products;
-        const std::int64_t tiles = ceil_div(spec_.H, units);
+        const std::int64_t tiles = ceil_div(H, units);
         const std::int64_t padded = ceil_div(weights.depth, shape_.depth_block) * shape_.depth_block;
         const std::int64_t tile = padded * shape_.columns();
-        const std::size_t out = builder_.scratch(phase.label + " weights", spec_.D() * tiles * tile);
+        const std::size_t out = builder_.scratch(phase.label + " weights", parts_ * tiles * tile);
 
         abi::TilePackPush push{};
         push.in_ = builder_.at(weight_, weights.first);
         push.out_ = builder_.at(out, 0);
-        push.in_direction = spec_.G() * spec_.H * spec_.H;
+        push.in_direction = spec_.G() * spec_.H * H;
+        push.in_head = H * H;
+        push.in_k_slot = weights.in_k_slot;
         push.in_k = weights.in_k;
         push.in_unit = weights.in_unit;
         push.in_slot = weights.in_slot;
         push.depth = u32(weights.depth);
         push.padded_depth = u32(padded);
-        push.H = u32(spec_.H);
+        push.H = u32(H);
+        push.heads = u32(spec_.heads());
         push.units = u32(units);
         push.columns = u32(shape_.columns());
         push.tiles = u32(tiles);
@@ -153,32 +157,32 @@ public:
         Constants packing;
         packing.stored(builder_.stored({weight_}), spec_.dtype);
         builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", std::move(packing)),
-                          builder_.groups(ceil_div(tiles * tile / 4, abi::kElementwiseGroup), spec_.D()),
-                          make_block(push), true);
+                          builder_.groups(ceil_div(tiles * tile / 4, abi::kElementwiseGroup), parts_), make_block(push),
+                          true);
 
         views.weights(out, tiles, tile, weights.depth);
-        if (spec_.gradients) views.first_depth(phase.first * spec_.H);
+        if (spec_.gradients) views.first_depth(phase.first * H);
         const std::size_t kernel =
             builder_.cell_kernel(spec_.gradients ? "tiles_backward" : "tiles_forward", constants(phase, views));
-        return step_dispatch(builder_, phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), views);
+        return step_dispatch(builder_, phase.label, kernel, builder_.groups(row_tiles() * tiles, parts_), views);
     }
 
 private:
     // A phase's products. `first` is the element of the weight at which they begin. in_k, in_unit and in_slot are the
-    // strides to the next k, unit and slot.
+    // strides to the next k, unit and slot, and in_k_slot that to the k of the next slot.
     struct Weights {
-        std::int64_t products, depth, first, in_k, in_unit, in_slot;
+        std::int64_t products, depth, first, in_k, in_k_slot, in_unit, in_slot;
     };
     [[nodiscard]] Weights weights_of(const Phase& phase) const {
-        const std::int64_t H = spec_.H;
-        if (spec_.gradients) return {1, phase.count * H, phase.first * H * H, H, 1, 0};
-        return {phase.count, H, 0, 1, H, H * H};
+        const std::int64_t slot = spec_.H * H;
+        if (spec_.gradients) return {1, phase.count * H, phase.first * slot, H, slot, 1, 0};
+        return {phase.count, H, 0, 1, 0, H, slot};
     }
 
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.rows()); }
 
     [[nodiscard]] Constants constants(const Phase& phase, const StepBlock& views) const {
-        Constants made = cell_constants(spec_, {phase.number, keeps_training_state(spec_)});
+        Constants made = cell_constants(spec_, {phase.number, keeps_training_state(spec_), 1});
         made.set(abi::kLocalSize, "workgroup", shape_.invocations())
             .set(abi::kThreadRows, "thread_rows", shape_.thread_rows)
             .set(abi::kThreadColumns, "thread_columns", shape_.thread_columns)
@@ -193,6 +197,7 @@ private:
 
     PlanBuilder& builder_;
     const Spec& spec_;
+    const std::int64_t H = spec_.head_units(), parts_ = head_parts(spec_);
     const TileShape shape_;
     const std::size_t weight_;
 };
@@ -217,7 +222,7 @@ std::vector<Parameters> TileLoop::variants(const Profile& profile) const {
 
 std::optional<CostEstimate> TileLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                const Parameters& wanted) const {
-    if (spec.heads() > 1) return std::nullopt;
+    if (!can_have_parts(spec)) return std::nullopt;
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     // A shape that spills registers is used only if the caller asked for it.
     const auto fits_call = [&](const TileShape& shape, const TileShape& usual) {
