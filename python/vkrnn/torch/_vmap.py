@@ -1,6 +1,6 @@
 """The rules of the operators `network` and `network_backward` for torch.vmap. Importing this module registers them.
 
-Examples with weights of their own are the heads of one layer, as long as a device is fast at it.
+Examples with weights of their own are the heads of one layer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from vkrnn.torch._autograd import first_with_gradients
 from vkrnn.torch._network import Inputs, keeps_outputs, network, network_backward
 
 __all__ = ["one_by_one"]
-
-_MOST_UNITS = 128  # of a head on a GPU, whose fastest loops for larger states do not take heads
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,7 @@ class _Examples:
 def _are_heads(inputs: Inputs, dims: Sequence[Any]) -> bool:
     """Return whether examples can be the heads of a layer. `dims` are the inputs' axes of the examples."""
     is_packed = inputs.source.dim() - (dims[0] is not None) == 2
-    units = inputs.weights[1].shape[-1]
-    return not is_packed and inputs.reset is None and dims[6] is None and (inputs.source.is_cpu or units <= _MOST_UNITS)
+    return not is_packed and inputs.reset is None and dims[6] is None
 
 
 def _in_front(tensor: Tensor | None, dim: int | None, B: int) -> Tensor | None:
