@@ -91,7 +91,7 @@ def _descriptor(cell: str, options: tuple[float, ...]) -> Any:
     """Return the descriptor that has these options."""
     kind = CELLS[cell].descriptor
     given: dict[str, Any] = {}
-    for field, value in zip(fields(kind), options, strict=True):
+    for field, value in zip(fields(kind), options, strict=False):  # older programs lack the last ones
         is_of: Any = type(field.default)
         given[field.name] = Activation(int(value)) if is_of is Activation else is_of(value)
     return kind(**given)
@@ -101,7 +101,7 @@ def _with(cell: str, options: Sequence[float], *, training: bool) -> Any:
     """Return the descriptor for a call that keeps what gradients need, or does not."""
     names = _OPTIONS[CELLS[cell].descriptor.__name__]
     changed = {"training": float(training)}
-    return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=True)))
+    return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=False)))
 
 
 @functools.lru_cache(maxsize=1024)
