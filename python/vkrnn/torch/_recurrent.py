@@ -156,9 +156,8 @@ class Recurrent(torch.nn.RNNBase):
         ``batch_first``, and a PackedSequence of these for one. A call with it is never PyTorch's. Resets start from
         `reset_state` and, in an LSTM, `reset_cell`, [L D, N, H], or from zeros. See `vkrnn.lstm`.
         """
-        resets = reset, reset_state, reset_cell
-        if any(each is not None for each in resets):
-            return self._compute_with_resets(input, hx, resets)
+        if reset is not None or reset_state is not None or reset_cell is not None:
+            return self._compute_with_resets(input, hx, (reset, reset_state, reset_cell))
         if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
             if self.backend == "torch" and input.is_cuda and not self._needs_vkrnn():
                 return super().forward(input, hx)
