@@ -37,7 +37,8 @@ public:
         state_dtype_ = stream_->dtype() == Dtype::float64 ? py::dtype::of<double>() : py::dtype::of<float>();
         for (std::size_t i = 0; i < stream_->layers(); ++i) {
             const Spec& spec = stream_->spec(i);
-            step_flops_ += 2.0 * static_cast<double>(spec.N * spec.G() * spec.H * (spec.head_units() + spec.head_features()));
+            step_flops_ +=
+                2.0 * static_cast<double>(spec.N * spec.G() * spec.H * (spec.head_units() + spec.head_features()));
         }
         if (device->profile().backend != Backend::native) step_flops_ = kLongFlops;
     }

@@ -28,12 +28,20 @@ Array = NDArray[Any]
 LENGTHS = np.array([6, 2, 0])
 
 
+OWN: dict[str, tuple[dict[str, Any], ...]] = {
+    "single_gate_rnn": ({"activation": "tanh"},),
+    "lstm": ({},),
+    "gru": ({}, {"reset_after": True}),
+}
+
+
 def _cases() -> Iterator[Case]:
     for cell in GATES:
         given = frozenset((*OPTIONAL[cell], *UPSTREAM[cell]))
-        own: tuple[dict[str, Any], ...] = ({}, {"reset_after": True}) if cell == "gru" else ({"activation": "tanh"},)
-        for direction, options in itertools.product(DIRECTIONS, own if cell != "lstm" else ({},)):
+        for direction, options in itertools.product(DIRECTIONS, OWN[cell]):
             yield Case(cell, 6, 3, 5, 7, direction | options, given, each_cell=direction == {})
+        heads = {"heads": 2, "input_heads": 2}
+        yield Case(cell, 6, 3, 6, 8, {"bidirectional": True} | heads | OWN[cell][-1], given)
 
 
 CASES = list(_cases())
