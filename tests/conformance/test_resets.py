@@ -17,7 +17,7 @@ import vkrnn.reference
 from cases import DIRECTIONS, GATES, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, inputs, loss
 from comparison import assert_close
 from resets import KINDS, STARTS, draw_resets
-from resident import dtype_of
+from resident import dtype_of, position
 from scale import sample
 from targets import Target, fits, targets
 from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64
@@ -210,6 +210,27 @@ def test_in_a_network() -> None:
             assert list(gradients.layers[number]._fields) == list(wanted)
             for name, array in wanted.items():
                 np.testing.assert_array_equal(getattr(gradients.layers[number], name), array)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["bool", "rows", "units"])
+def test_in_a_wavefront(kind: str, *, native: bool) -> None:
+    """Pieces of the time axis have the bits of whole layers."""
+    case = Case("lstm", 24, 3, 7, 7, {}, frozenset(["input_weight", "bias"]))
+    layers = [{name: a for name, a in inputs(replace(case, seed=s)).items() if name != "source"} for s in (1, 2, 3)]
+    given = draw_resets(case, kind, "states of steps")
+    reset, more = given["reset"], {name: [array] * 3 for name, array in given.items() if name != "reset"}
+    found = []
+    for steps in (0, 5):
+        with vkrnn.Device(position(native=native), wavefront=steps) as device:
+            net = vkrnn.network([("lstm", layer) for layer in layers], device=device)
+            result = net.forward(inputs(case)["source"], reset=reset, training=True, **more)
+            gradients = net.gradients(result, np.ones_like(result.output))
+            planned = vkrnn.plan(net.gradients, result, np.ones_like(result.output))
+            assert ("wavefront" in [step["kind"] for step in planned.steps]) == (steps > 0)
+            found.append([result.output, gradients.source, *itertools.chain(*gradients.layers)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_in_a_network_with_the_batch_axis_first() -> None:
