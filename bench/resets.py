@@ -25,7 +25,7 @@ from .gpu import parse_sizes
 
 FLOOR, MOST = 4.0, 1.05  # the loop's time over that of vkrnn, and that of vkrnn over its time without resets
 NEAR = 1e-4  # errors of the largest value
-SIZES = [parse_sizes("128,128,256")]
+SIZES = [parse_sizes(text) for text in ("128,128,256", "128,8,256")]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("--device", default="cpu", help="PyTorch's device (%(default)s)")
-    add("--sizes", nargs="+", type=parse_sizes, default=SIZES, metavar="T,N,H", help="I = H (default: 128,128,256)")
+    add("--sizes", nargs="+", type=parse_sizes, default=SIZES, metavar="T,N,H", help="I = H (default: two sizes)")
     add("--share", type=float, default=0.03, help="of the steps that start anew (%(default)s)")
     add("--rounds", type=int, default=5, help="turns (%(default)s)")
     return made
