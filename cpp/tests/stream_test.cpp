@@ -234,6 +234,24 @@ TEST(Stream, AnInterruptedBlockLeavesTheState) {
     EXPECT_EQ(first, again);
 }
 
+TEST(Stream, AnInterruptedBlockLeavesTheStateThatItReset) {
+    const test::PollsAlways polls;
+    const Network network(3, 200);
+    Stream stream(Device::open_cpu(), network.layers, {.threads = 1});
+    const std::vector<float> input(3 * kBlockSteps, 0.5F);
+    std::vector<float> output(200 * kBlockSteps), second(200), again(200);
+    for (int step = 0; step < 2; ++step) stream.step(input.data(), second.data());
+    stream.reset();
+    stream.step(input.data(), again.data());
+    std::vector<double> factors(kBlockSteps, 1);
+    factors.front() = 0;
+    EXPECT_THROW(stream.step(
+                     input.data(), output.data(), kBlockSteps, [] { return true; }, factors),
+                 Interrupted);
+    stream.step(input.data(), again.data());
+    EXPECT_EQ(second, again);
+}
+
 // The child starts threads, which ThreadSanitizer and QEMU, under which tests for 64-bit ARM run, do not allow.
 #if !defined(__SANITIZE_THREAD__) && !defined(__aarch64__)
 TEST(Stream, AChildForkedInABlockFinishesIt) {
