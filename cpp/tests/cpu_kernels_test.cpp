@@ -121,6 +121,7 @@ void check_product(const Target& target, const Sizes& sizes, bool a_columns, boo
     work.n = n;
     work.k = k;
     work.batches = batches;
+    work.sets = 1;
     run_kernel(target, kernel_for("product", sizeof(T)), work, threads);
     const double tolerance = 16 * std::numeric_limits<T>::epsilon() * std::sqrt(static_cast<double>(k));
     for (std::int64_t i = 0; i < batches * c_batch; ++i) {
