@@ -1,6 +1,6 @@
 """Checks the installed vkrnn without the rest of this tree, for ``.ci/packages`` and cibuildwheel.
 
-On every device, all six operations are compared with the float64 reference.
+On every device, all operations are compared with the float64 reference.
 """
 
 from __future__ import annotations

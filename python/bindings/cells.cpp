@@ -29,7 +29,7 @@ py::list parameters(const std::vector<Parameter>& all) {
 py::list outputs(const Cell& cell) {
     py::list list;
     list.append(to_python(name_of(Output::output)));
-    if (cell.cell_states > 0) list.append(to_python(name_of(Output::cell_output)));
+    for (std::size_t s = 1; s <= cell.cell_states; ++s) list.append(to_python(name_of(kStateTensors.at(s).sequence)));
     list.append(to_python(name_of(Output::z_state)));
     return list;
 }
@@ -81,6 +81,8 @@ py::dict properties(const Cell& cell) {
             dict[name] = number->documented_default;
         } else if (std::holds_alternative<CountProperty>(property.kind)) {
             dict[name] = 1;
+        } else if (const auto* choice = std::get_if<ChoiceProperty>(&property.kind)) {
+            dict[name] = to_python(choice->words[0]);
         } else {
             dict[name] = false;
         }
@@ -124,6 +126,8 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
             descriptor.numbers.at(number->slot) = value.cast<double>();
         } else if (const auto* count = std::get_if<CountProperty>(&property.kind)) {
             descriptor.counts.at(count->slot) = value.cast<std::int64_t>();
+        } else if (const auto* choice = std::get_if<ChoiceProperty>(&property.kind)) {
+            descriptor.set(choice->flag, value.cast<std::string>() == choice->words[1]);
         } else {
             descriptor.set(std::get<Flag>(property.kind), value.cast<bool>());
         }
@@ -144,6 +148,12 @@ void register_cells(py::module_& module) {
         .def_property_readonly("properties", &properties)
         .def("__repr__", [](const Cell& cell) { return "<vkrnn._core.Cell " + std::string(cell.name) + ">"; });
 
+    py::list states;
+    for (const StateTensors& state : kStateTensors)
+        states.append(py::make_tuple(to_python(name_of(state.initial)), to_python(name_of(state.gradient)),
+                                     to_python(name_of(state.forward)), to_python(name_of(state.sequence)),
+                                     to_python(name_of(state.last))));
+    module.attr("state_tensors") = py::tuple(states);
     module.def("cells", [] {
         py::list list;
         for (const Cell& cell : cells()) list.append(py::cast(&cell, py::return_value_policy::reference));

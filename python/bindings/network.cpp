@@ -1,6 +1,7 @@
 // Networks: calls of several layers. vkrnn.Network is a class in Python around this one.
 #include "vkrnn/network.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -92,8 +93,9 @@ public:
             made.spec, made, made.given,
             [&](const NetworkTensor& tensor) {
                 const Output output = std::get<Output>(tensor.what);
-                const bool internal = output == Output::z_state || output == Output::cell_output ||
-                                      (output == Output::output && tensor.layer < last);
+                const auto* const state = std::ranges::find(kStateTensors, output, &StateTensors::sequence);
+                const bool internal = output == Output::z_state ||
+                                      (output == Output::output ? tensor.layer < last : state != kStateTensors.end());
                 return allocate(shape_of(made.spec.layers[tensor.layer], output), made, internal || made.resident);
             },
             made.kept);

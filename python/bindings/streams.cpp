@@ -11,6 +11,8 @@
 namespace vkrnn::python {
 namespace {
 
+using py::literals::operator""_a;
+
 const std::string kPrefix = "[stream] ";
 
 // Steps with more work than this take tens of microseconds, so they release the GIL.
@@ -75,6 +77,8 @@ public:
             all[i] = py::make_tuple(hidden, cell);
         }
         stream_->read_state(places);
+        for (std::size_t i = 0; i < stream_->layers(); ++i)
+            if (cells(i) > 1) all[i] = split(all[i], cells(i));
         return all;
     }
 
@@ -85,12 +89,18 @@ public:
         std::vector<LayerState<const void*>> places;
         for (std::size_t i = 0; i < layers.size(); ++i) {
             const std::string where = "state[" + std::to_string(i) + "]";
-            const std::vector<py::object> some =
-                items_of(layers[i], where, has_cell(i) ? 2 : 1, has_cell(i) ? "(hidden, cell)" : "(hidden,)");
-            places.push_back(
-                {all.emplace_back(state_of(some[0], i, Argument::init_state, where + "[0]")).data(), nullptr});
-            if (has_cell(i))
-                places.back().cell = all.emplace_back(state_of(some[1], i, Argument::init_cell, where + "[1]")).data();
+            const std::size_t count = cells(i);
+            const std::vector<py::object> some = items_of(layers[i], where, 1 + count, kStates.at(count));
+            std::vector<py::array> checked;
+            for (std::size_t s = 0; s <= count; ++s)
+                checked.push_back(state_of(some[s], i, where + "[" + std::to_string(s) + "]"));
+            places.push_back({all.emplace_back(checked[0]).data(), nullptr});
+            if (count == 1) places.back().cell = all.emplace_back(checked[1]).data();
+            if (count > 1) {  // one array, as the stream has them
+                const py::list joined = py::cast(std::vector(checked.begin() + 1, checked.end()));
+                const py::object made = py::module_::import("numpy").attr("concatenate")(joined, "axis"_a = 1);
+                places.back().cell = all.emplace_back(py::array(made)).data();
+            }
         }
         stream_->write_state(places);
     }
@@ -110,6 +120,20 @@ public:
 
 private:
     [[nodiscard]] bool has_cell(std::size_t layer) const { return stream_->spec(layer).has(Argument::init_cell); }
+
+    // What a layer's state has, by its number of cell states.
+    static constexpr std::array kStates{"(hidden,)", "(hidden, cell)", "", "(hidden, cell, normalizer, stabilizer)"};
+
+    [[nodiscard]] std::size_t cells(std::size_t layer) const { return stream_->spec(layer).cell().cell_states; }
+
+    // Returns h and each cell state, from h and one array of all cell states side by side.
+    static py::tuple split(const py::tuple& state, std::size_t count) {
+        py::tuple made(1 + count);
+        made[0] = state[0];
+        const py::list parts = py::module_::import("numpy").attr("split")(state[1], count, "axis"_a = 1);
+        for (std::size_t s = 0; s < count; ++s) made[1 + s] = parts[s].attr("copy")();
+        return made;
+    }
 
     [[nodiscard]] std::vector<py::ssize_t> state_shape(std::size_t layer, Argument state) const {
         const TensorShape shape = shape_of(stream_->spec(layer), state);
@@ -206,7 +230,7 @@ private:
         return items;
     }
 
-    py::array state_of(const py::object& value, std::size_t layer, Argument state, const std::string& where) const {
+    py::array state_of(const py::object& value, std::size_t layer, const std::string& where) const {
         const py::object object = provided("as_numpy")(value, kPrefix + where + ":");
         if (!py::isinstance<py::array>(object))
             throw TypeError(kPrefix + where + ": expected a numpy.ndarray, got " + type_name(object));
@@ -214,7 +238,7 @@ private:
         if (!has_dtype(array, state_dtype_))
             throw TypeError(kPrefix + where + ": expected dtype " + dtype_name(state_dtype_) + ", got " +
                             dtype_name(array.dtype()));
-        const std::vector<py::ssize_t> shape = state_shape(layer, state);
+        const std::vector<py::ssize_t> shape = state_shape(layer, Argument::init_state);
         if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))))
             throw ValueError(kPrefix + where + ": expected shape [N, H] = " +
                              std::string(py::str(py::list(py::cast(shape)))) + ", got " + text_of(array));

@@ -37,6 +37,12 @@ struct Result {
     TensorShape shape;
 };
 
+// Returns whether this is the tensor of any state.
+template <class What>
+bool is_one_of(What StateTensors::*tensor, What what) {
+    return std::ranges::find(kStateTensors, what, tensor) != kStateTensors.end();
+}
+
 // A checked call and its plan, which can run many times.
 class TensorCall {
 public:
@@ -150,16 +156,13 @@ private:
         const std::size_t first = is_stack ? 0 : static_cast<std::size_t>(layer);
         for (std::size_t l = first; l < (is_stack ? layers_ : first + 1); ++l) {
             inputs_[tensor_of(argument, l)] = {number, is_stack ? l : 0};
-            switch (argument) {
-                case Argument::z_state:
-                case Argument::cell_output_fwd:
-                case Argument::output_fwd:
-                    if (layers_ > 1) break;  // their shapes follow from the others
-                    [[fallthrough]];
-                case Argument::state_gradient:
-                case Argument::cell_gradient: upstream.layers.at(l)[argument] = info; break;
-                case Argument::source_gradient: upstream.source_gradient = info; break;
-                default: arguments.layers.at(l)[argument] = info;
+            if (argument == Argument::source_gradient) {
+                upstream.source_gradient = info;
+            } else if (argument == Argument::z_state || is_one_of(&StateTensors::forward, argument)) {
+                if (layers_ == 1) upstream.layers.at(l)[argument] = info;  // else its shape follows from the others
+            } else {
+                const bool is_upstream = is_one_of(&StateTensors::gradient, argument);
+                (is_upstream ? upstream.layers : arguments.layers).at(l)[argument] = info;
             }
         }
     }
@@ -196,8 +199,8 @@ private:
         const bool is_start = argument != nullptr &&
                               (*argument == Argument::reset_state || *argument == Argument::reset_cell) &&
                               !specs_.at(tensor.layer).has_largest(*argument);
-        const bool is_state = name == name_of(Argument::init_state) || name == name_of(Argument::init_cell) ||
-                              name == name_of(Output::last_state) || name == name_of(Output::last_cell) || is_start;
+        const bool is_state = argument != nullptr ? is_start || is_one_of(&StateTensors::initial, *argument)
+                                                  : is_one_of(&StateTensors::last, std::get<Output>(tensor.what));
         const bool is_stack = torch_layout_ && is_state;
         const std::uint64_t bytes = plan().buffers.at(plan().results[i]).bytes;
         auto found = std::ranges::find(results_, name, &Result::name);

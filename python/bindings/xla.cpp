@@ -64,6 +64,8 @@ Descriptor read_properties(const Cell& cell, const ffi::Dictionary& given) {
             descriptor.numbers.at(number->slot) = attribute<double>(given, property.name);
         } else if (const auto* count = std::get_if<CountProperty>(&property.kind)) {
             descriptor.counts.at(count->slot) = attribute<std::int64_t>(given, property.name);
+        } else if (const auto* choice = std::get_if<ChoiceProperty>(&property.kind)) {
+            descriptor.set(choice->flag, attribute<std::string_view>(given, property.name) == choice->words[1]);
         } else {
             descriptor.set(std::get<Flag>(property.kind), attribute<bool>(given, property.name));
         }

@@ -19,11 +19,11 @@ from vkrnn._core import DeviceError, Plan, __version__
 from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
 from vkrnn.checks._self_check import require_right_results
-from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.devices import Device, compiler_checks, default_device, devices
-from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients
+from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients, slstm_gradients
 from vkrnn.networks import Network, NetworkGradients, NetworkResult, network
-from vkrnn.operations import gru, lstm, single_gate_rnn
+from vkrnn.operations import gru, lstm, single_gate_rnn, slstm
 from vkrnn.plans import plan
 from vkrnn.precision import fp32_precision
 from vkrnn.results import Results
@@ -42,6 +42,7 @@ __all__ = [
     "Plan",
     "Report",
     "Results",
+    "SLSTMDescriptor",
     "SingleGateRNNDescriptor",
     "Stream",
     "__version__",
@@ -62,6 +63,8 @@ __all__ = [
     "reference",
     "single_gate_rnn",
     "single_gate_rnn_gradients",
+    "slstm",
+    "slstm_gradients",
     "stream",
     "zeros",
 ]

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | tune | demo")
     commands.add_parser("info", help="list versions, devices with their features, and why other devices are skipped")
     for name, text in (
-        ("check", "compare all six operations with the float64 reference; the status is 1 if any is wrong"),
+        ("check", "compare all operations with the float64 reference; the status is 1 if any is wrong"),
         ("bench", "time the cells, and NumPy and PyTorch (if installed) for comparison"),
         ("tune", "time a device's strategies, and store the fastest for later calls"),
     ):

@@ -28,6 +28,8 @@ class Cell:
     @property
     def properties(self) -> dict[str, Literal[False] | str | float]: ...
 
+state_tensors: tuple[tuple[str, str, str, str, str], ...]
+
 @type_check_only
 class DispatchStep(TypedDict):
     kind: Literal["dispatch"]

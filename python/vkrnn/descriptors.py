@@ -19,6 +19,7 @@ __all__ = [
     "ActivationName",
     "GRUDescriptor",
     "LSTMDescriptor",
+    "SLSTMDescriptor",
     "SingleGateRNNDescriptor",
 ]
 
@@ -88,6 +89,7 @@ BEYOND_MPSGRAPH = frozenset(
 
 
 _MOST_HEADS = 2**31 - 1
+WORDS = {"forget_gate": ("sigmoid", "exponential")}  # the values of options that are words, the default first
 
 _PARAGRAPHS = {
     "direction": """
@@ -120,8 +122,8 @@ _PARAGRAPHS = {
         TypeError
             If an option has a value of the wrong type.
         ValueError
-            If there is no activation of that name or number, a number is not finite, `clip` is negative, or `heads` or
-            `input_heads` is less than 1.
+            If there is no activation or gate of that name or number, a number is not finite, `clip` is negative, or `heads`
+            or `input_heads` is less than 1.
         """,
 }
 
@@ -135,13 +137,15 @@ class _Descriptor:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            checked: bool | float | int | Activation
+            checked: bool | float | int | str | Activation
             if isinstance(field.default, bool):
                 checked = self._flag(field.name, value)
             elif isinstance(field.default, float):
                 checked = self._number(field.name, value)
             elif field.name in ("heads", "input_heads"):
                 checked = self._count(field.name, value)
+            elif isinstance(field.default, str):
+                checked = self._word(field.name, value)
             else:
                 checked = self._activation(field.name, value)
             object.__setattr__(self, field.name, checked)
@@ -175,6 +179,14 @@ class _Descriptor:
         if not 1 <= value <= _MOST_HEADS:
             raise ValueError(f"{self._where(name)}: expected 1 to {_MOST_HEADS}, got {int(value)}")
         return int(value)
+
+    def _word(self, name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError(f"{self._where(name)}: expected a str, got {_shown(value)}")
+        if value not in WORDS[name]:
+            known = " or ".join(map(repr, WORDS[name]))
+            raise ValueError(f"{self._where(name)}: expected {known}, got {value!r}")
+        return value
 
     def _activation(self, name: str, value: object) -> Activation:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
@@ -348,5 +360,41 @@ class GRUDescriptor(_Descriptor):
     input_heads: int = 1
 
 
-for _class in (SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor):
+@with_paragraphs(_PARAGRAPHS)
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SLSTMDescriptor(_Descriptor):
+    """Options of `slstm` and its gradients. MPSGraph does not have this cell.
+
+    Parameters
+    ----------
+    {direction}
+    training : bool, default False
+        Also return the states of all steps and `z_state`, which the gradients need. The gradient functions ignore this
+        flag.
+    produce_cell : bool, default False
+        Also return the states of all steps: `cell_output`, `normalizer_output` and `stabilizer_output`.
+    forget_gate : {'sigmoid', 'exponential'}, default 'sigmoid'
+        Function of gate f: the sigmoid, or exp.
+    clip : float, default 0.0
+        Clamp the sum that enters each gate to [-clip, clip]. 0.0 means no clipping.
+    {heads}
+
+    {raises}
+
+    Examples
+    --------
+    >>> SLSTMDescriptor(forget_gate="tanh")
+    Traceback (most recent call last):
+        ...
+    ValueError: [SLSTMDescriptor] forget_gate: expected 'sigmoid' or 'exponential', got 'tanh'
+    """
+
+    produce_cell: bool = False
+    forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
+    clip: float = 0.0
+    heads: int = 1
+    input_heads: int = 1
+
+
+for _class in (SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor, SLSTMDescriptor):
     _core.provide(_class.__name__, _class)

@@ -1,4 +1,4 @@
-"""The three gradient operations: gradients of the functions in `vkrnn.operations`."""
+"""The gradient operations: gradients of the functions in `vkrnn.operations`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from vkrnn._base.warnings import warn_of_unused_bias
 from vkrnn._ops.calls import call
 from vkrnn._ops.documentation import documented
 from vkrnn._ops.types import Integers, Out, Tensor
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.devices import DeviceLike
-from vkrnn.results import Gradients, GRUGradients, LSTMGradients
+from vkrnn.results import Gradients, GRUGradients, LSTMGradients, SLSTMGradients
 
-__all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
+__all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients", "slstm_gradients"]
 
 
 @documented
@@ -313,3 +313,115 @@ def gru_gradients(
     saved = source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient
     arrays = *saved, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
     return call(GRUGradients, "gru_gradients", arrays, descriptor, name, device, out)
+
+
+@documented
+def slstm_gradients(
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
+    source_gradient: Tensor[A] | None,
+    z_state: Tensor[A],
+    cell_output_fwd: Tensor[A],
+    normalizer_output_fwd: Tensor[A],
+    stabilizer_output_fwd: Tensor[A],
+    *,
+    state_gradient: Tensor[A] | None = None,
+    cell_gradient: Tensor[A] | None = None,
+    normalizer_gradient: Tensor[A] | None = None,
+    stabilizer_gradient: Tensor[A] | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    init_cell: Tensor[A] | None = None,
+    init_normalizer: Tensor[A] | None = None,
+    init_stabilizer: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    lengths: Integers | None = None,
+    descriptor: SLSTMDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+    out: Out[A] | None = None,
+) -> SLSTMGradients[A]:
+    """Compute the gradients of `slstm` with respect to its arguments.
+
+    {forward_again}
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {source_gradient}
+    {z_state}
+    cell_output_fwd : array, [T, N, H], bidirectional [T, N, 2H]
+        The ``cell_output`` of the forward call.
+    normalizer_output_fwd : array, [T, N, H], bidirectional [T, N, 2H]
+        Its ``normalizer_output``.
+    stabilizer_output_fwd : array, [T, N, H], bidirectional [T, N, 2H]
+        Its ``stabilizer_output``.
+    {state_gradient}
+    {cell_gradient}
+    {normalizer_gradient}
+    {stabilizer_gradient}
+    {input_weight}
+    {bias}
+    {init_state}
+    {init_cell}
+    {init_normalizer}
+    {init_stabilizer}
+    {mask}
+    {lengths}
+    {descriptor}
+    {name}
+    {device}
+    {out}
+
+    Returns
+    -------
+    SLSTMGradients
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``init_cell``,
+        ``init_normalizer``, ``init_stabilizer``: the gradient with respect to the argument of that name, in its shape.
+        Gradients of arguments that were not given are left out.
+
+    {raises}
+
+    {gradient_warnings}
+
+    See Also
+    --------
+    slstm, vkrnn.reference.slstm_gradients
+
+    Notes
+    -----
+    From the last step to the first, with dh = `state_gradient` and dc = dn = dm = 0 at first, e = 1 where
+    m[t] = i~ and 0 elsewhere, and f' = sigmoid(-f~), or 1 with an exponential forget gate::
+
+        G   = source_gradient[t] + dh
+        dC  = dc + cell_gradient[t] + G * o / n[t]
+        dN  = dn + normalizer_gradient[t] - G * o * c[t] / n[t]^2
+        u   = (dC * z + dN) * i                  v   = (dC * c[t-1] + dN * n[t-1]) * f
+        dM  = dm + stabilizer_gradient[t] - u - v
+        d_i = u + e * dM                         d_f = (v + (1 - e) * dM) * f'
+        d_z = dC * i * (1 - z^2)                 d_o = G * c[t] / n[t] * o * (1 - o)
+        dc  = dC * f                             dn  = dN * f
+        dm  = v + (1 - e) * dM                   dh  = (d_i R_i + d_f R_f + d_z R_z + d_o R_o) * m'[t]
+
+    where gradients of the last step alone are zero in the others, v is 0 where f was clamped, and then
+    ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m'[t])``, ``input_weight = sum d[t]^T x[t]``,
+    ``bias = sum d[t]``; the gradients of the initial states are the last dh, dc, dn and dm. With ``clip``, the
+    gradient of a gate is 0 where its sum was clamped.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((5, 3, 8), np.float32), np.zeros((8, 2), np.float32)
+    >>> h, c, n, m, z = vkrnn.slstm(source, weight, descriptor=vkrnn.SLSTMDescriptor(training=True))
+    >>> slstm_gradients(source, weight, np.ones_like(h), z, c, n, m)
+    Results(slstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
+    """
+    kept = z_state, cell_output_fwd, normalizer_output_fwd, stabilizer_output_fwd
+    upstream = state_gradient, cell_gradient, normalizer_gradient, stabilizer_gradient
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    arrays = source, recurrent_weight, source_gradient, *kept, *upstream, input_weight, bias, *states, mask, lengths
+    return call(SLSTMGradients, "slstm_gradients", arrays, descriptor, name, device, out)

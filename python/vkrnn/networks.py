@@ -14,16 +14,17 @@ from vkrnn._interop.foreign import as_numpy_integers
 from vkrnn._ops.cuda import as_operand
 from vkrnn._ops.layer import Layer, swapped
 from vkrnn.arrays import Array as DeviceArray
-from vkrnn.convert._given_layers import STATES, as_tuples, flat_layers, with_arrays
+from vkrnn.convert._given_layers import STATES as INITIAL
+from vkrnn.convert._given_layers import as_tuples, flat_layers, with_arrays
 from vkrnn.devices import Device, DeviceLike, resolve
-from vkrnn.results import Gradients, GRUGradients, LSTMGradients
+from vkrnn.results import STATES, Gradients, GRUGradients, LSTMGradients, SLSTMGradients
 from vkrnn.streams import Stream, stream
 
 __all__ = ["Network", "NetworkGradients", "NetworkResult", "network"]
 
 Array: TypeAlias = npt.NDArray[Any] | DeviceArray
 
-_GRADIENTS: dict[str, type[Gradients[Any]]] = {"lstm": LSTMGradients, "gru": GRUGradients}
+_GRADIENTS: dict[str, type[Gradients[Any]]] = {"lstm": LSTMGradients, "gru": GRUGradients, "slstm": SLSTMGradients}
 _PREFIX = "[network]"
 _AXES = {"reset": (2, 3)}  # of sequences that need not have three
 
@@ -39,8 +40,8 @@ class NetworkResult:
     last_state : tuple of array
         The states [N, D H] of each layer after the last step of each direction and batch row. Given as `init_state`,
         they continue the sequence.
-    last_cell : tuple of array or None
-        The same of the cell states; None for layers without one.
+    last_cell, last_normalizer, last_stabilizer : tuple of array or None
+        The same of the cell states; None for layers without such a state.
     training_state : object or None
         What `Network.gradients` needs. It can be used more than once. None if `training` was not set.
     """
@@ -48,6 +49,8 @@ class NetworkResult:
     output: Any
     last_state: tuple[Any, ...]
     last_cell: tuple[Any, ...]
+    last_normalizer: tuple[Any, ...]
+    last_stabilizer: tuple[Any, ...]
     training_state: _core.NetworkForward | None
 
     def __repr__(self) -> str:
@@ -111,6 +114,8 @@ class Network:
         *,
         init_state: Sequence[Any] | None = None,
         init_cell: Sequence[Any] | None = None,
+        init_normalizer: Sequence[Any] | None = None,
+        init_stabilizer: Sequence[Any] | None = None,
         mask: Sequence[Any] | None = None,
         between: Sequence[Any] | None = None,
         lengths: Any = None,
@@ -128,7 +133,7 @@ class Network:
         ----------
         source : array [T, N, I]
             Input of the first layer.
-        init_state, init_cell : sequence of array [N, D H], optional
+        init_state, init_cell, init_normalizer, init_stabilizer : sequence of array [N, D H], optional
             Initial states, an entry for each layer; None in it means zeros.
         mask : sequence of array, optional
             The masks of the recurrent products, an entry for each layer, as the function's argument `mask`; None in it
@@ -156,32 +161,20 @@ class Network:
         MemoryError, DeviceError
             As a call of a function.
         """
-        call = self._forward_call(
-            source, init_state, init_cell, mask, between, lengths, reset, training, reset_state, reset_cell
-        )
+        states = init_state, init_cell, init_normalizer, init_stabilizer
+        call = self._forward_call(source, *states, mask, between, lengths, reset, training, reset_state, reset_cell)
         self._refresh()
         made = self._network.forward(*call)
         count = len(self.layers)
-        results = [
-            [_shown(made.result(number, name)) for number in range(count)] for name in ("last_state", "last_cell")
-        ]
+        last = {
+            state.last: tuple(_shown(made.result(number, state.last)) for number in range(count)) for state in STATES
+        }
         output = self._shown_sequence(made.result(count - 1, "output"))
-        return NetworkResult(output, tuple(results[0]), tuple(results[1]), made if training else None)
+        return NetworkResult(output, **last, training_state=made if training else None)
 
-    def _forward_call(
-        self,
-        source: Any,
-        init_state: Any,
-        init_cell: Any,
-        mask: Any,
-        between: Any,
-        lengths: Any,
-        reset: Any,
-        training: Any,
-        reset_state: Any,
-        reset_cell: Any,
-    ) -> tuple[Any, ...]:
-        """Return what the core's network takes for a forward call."""
+    def _forward_call(self, source: Any, *rest: Any) -> tuple[Any, ...]:
+        """Return what the core's network takes for a forward call. `rest` are the other arguments of `forward`."""
+        *states, mask, between, lengths, reset, training, reset_state, reset_cell = rest
         given: list[dict[str, Any]] = [{} for _ in self.layers]
         given[0]["source"] = self._sequence(source, "source")
         if lengths is not None:
@@ -189,14 +182,9 @@ class Network:
         if reset is not None:
             given[0]["reset"] = self._sequence(reset, "reset")
         for number, layer in enumerate(self.layers):
-            given[number].update({name: layer.arguments[name] for name in STATES if name in layer.arguments})
-        for name, values in (
-            ("init_state", init_state),
-            ("init_cell", init_cell),
-            ("mask", mask),
-            ("reset_state", reset_state),
-            ("reset_cell", reset_cell),
-        ):
+            given[number].update({name: layer.arguments[name] for name in INITIAL if name in layer.arguments})
+        names = (*INITIAL, "mask", "reset_state", "reset_cell")
+        for name, values in zip(names, (*states, mask, reset_state, reset_cell), strict=True):
             self._take(given, name, values)
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
         return given, masks, bool(training), self.device, self.device._rounds()
@@ -208,6 +196,8 @@ class Network:
         *,
         state_gradient: Sequence[Any] | None = None,
         cell_gradient: Sequence[Any] | None = None,
+        normalizer_gradient: Sequence[Any] | None = None,
+        stabilizer_gradient: Sequence[Any] | None = None,
     ) -> NetworkGradients:
         """Return the gradients with respect to the source, the weights and the initial states.
 
@@ -217,9 +207,10 @@ class Network:
             Of `forward` with ``training=True``.
         source_gradient : array [T, N, D H], optional
             Gradient with respect to the output; zeros if not given.
-        state_gradient, cell_gradient : sequence of array [N, D H], optional
-            Gradients with respect to `last_state` and `last_cell`, an entry for each layer; None in it means zeros. An
-            entry of `cell_gradient` may be [T, N, D H], with respect to the cells of all steps.
+        state_gradient, cell_gradient, normalizer_gradient, stabilizer_gradient : sequence of array [N, D H], optional
+            Gradients with respect to `last_state`, `last_cell`, `last_normalizer` and `last_stabilizer`, an entry for
+            each layer; None in it means zeros. An entry of all but `state_gradient` may be [T, N, D H], with respect to
+            the states of all steps.
 
         Raises
         ------
@@ -228,7 +219,8 @@ class Network:
         MemoryError, DeviceError
             As a call of a function.
         """
-        call = self._gradients_call(result, source_gradient, state_gradient, cell_gradient)
+        states = state_gradient, cell_gradient, normalizer_gradient, stabilizer_gradient
+        call = self._gradients_call(result, source_gradient, *states)
         self._refresh()
         found = self._network.gradients(*call)
         source = self._shown_sequence(found[0]["source"])
@@ -247,17 +239,15 @@ class Network:
             )
         return NetworkGradients(source, tuple(layers))
 
-    def _gradients_call(
-        self, result: Any, source_gradient: Any, state_gradient: Any, cell_gradient: Any
-    ) -> tuple[Any, ...]:
+    def _gradients_call(self, result: Any, source_gradient: Any, *states: Any) -> tuple[Any, ...]:
         """Return what the core's network takes for a gradient call."""
         if not isinstance(result, NetworkResult):
             raise TypeError(f"{_PREFIX} result: expected a NetworkResult, got {type(result).__name__}")
         if result.training_state is None:
             raise ValueError(f"{_PREFIX} result: expected one of forward with training=True, got training=False")
         given: list[dict[str, Any]] = [{} for _ in self.layers]
-        for name, values in (("state_gradient", state_gradient), ("cell_gradient", cell_gradient)):
-            self._take(given, name, values)
+        for state, values in zip(STATES, states, strict=True):
+            self._take(given, state.gradient, values)
         above = None if source_gradient is None else self._sequence(source_gradient, "source_gradient")
         return result.training_state, above, given
 

@@ -1,4 +1,4 @@
-"""The three forward operations. Every mistake in the arguments raises an error before a device is used."""
+"""The forward operations. Every mistake in the arguments raises an error before a device is used."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from vkrnn._base.warnings import warn_of_unused_bias
 from vkrnn._ops.calls import call
 from vkrnn._ops.documentation import documented
 from vkrnn._ops.types import Integers, Out, Tensor
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.devices import DeviceLike
-from vkrnn.results import LSTMOutputs, Outputs
+from vkrnn.results import LSTMOutputs, Outputs, SLSTMOutputs
 
-__all__ = ["gru", "lstm", "single_gate_rnn"]
+__all__ = ["gru", "lstm", "single_gate_rnn", "slstm"]
 
 
 @documented
@@ -259,3 +259,86 @@ def gru(
     warn_of_unused_bias("[gru]", secondary_bias, descriptor)
     arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
     return call(Outputs, "gru", arrays, descriptor, name, device, out)
+
+
+@documented
+def slstm(
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
+    *,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    init_cell: Tensor[A] | None = None,
+    init_normalizer: Tensor[A] | None = None,
+    init_stabilizer: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    lengths: Integers | None = None,
+    descriptor: SLSTMDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+    out: Out[A] | None = None,
+) -> SLSTMOutputs[A]:
+    """Run an sLSTM, an LSTM with exponential gates, over a sequence.
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {input_weight}
+    {bias}
+    {init_state}
+    {init_cell}
+    {init_normalizer}
+    {init_stabilizer}
+    {mask}
+    {lengths}
+    {descriptor}
+    {name}
+    {device}
+    {out}
+
+    Returns
+    -------
+    SLSTMOutputs
+        A named tuple. ``output`` is h, [T, N, H], bidirectional [T, N, 2H]. With ``produce_cell`` or ``training`` there
+        are also ``cell_output``, ``normalizer_output`` and ``stabilizer_output``: c, n and m, of the same shape. With
+        ``training`` there is also ``z_state``, [T, N, 4H], bidirectional [T, N, 8H]: the sums i~ and f~, and the gates
+        z and o.
+
+    {raises}
+
+    {warnings}
+
+    See Also
+    --------
+    slstm_gradients, vkrnn.reference.slstm
+
+    Notes
+    -----
+    For each step t and direction, and for each gate a of i, f, z, o with its own rows of W, R and b::
+
+        a~   = x[t] W_a^T + b_a + (h[t-1] * m'[t]) R_a^T            m' is the mask
+        z    = tanh(z~)                                             o = sigmoid(o~)
+        l    = log(sigmoid(f~)) + m[t-1]                            f~ + m[t-1] with an exponential forget gate
+        m[t] = max(l, i~)                                           i~ where n[t-1] = 0
+        i    = exp(min(i~ - m[t], 0))                               f = exp(min(l - m[t], 0))
+        c[t] = f * c[t-1] + i * z                                   n[t] = f * n[t-1] + i
+        h[t] = o * c[t] / n[t]
+
+    These are the equations of Beck et al., "xLSTM: Extended Long Short-Term Memory", arXiv 2405.04517, as its authors'
+    package ``xlstm`` computes them. The stabilizer m does not change h: it keeps i and f from overflowing. With
+    ``clip``, a~ is clamped to [-clip, clip].
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((5, 3, 8), np.float32), np.zeros((8, 2), np.float32)
+    >>> slstm(source, weight).output[:, 0, 0].round(5)
+    array([0.55677, 0.55677, 0.55677, 0.55677, 0.55677], dtype=float32)
+    """
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths
+    return call(SLSTMOutputs, "slstm", arrays, descriptor, name, device, out)

@@ -25,7 +25,7 @@ def plan(
     Parameters
     ----------
     function : callable
-        One of the six operations, such as `vkrnn.lstm`, or `forward` or `gradients` of a `Network`.
+        One of the operations, such as `vkrnn.lstm`, or `forward` or `gradients` of a `Network`.
     *args, **kwargs
         Arguments of the call, including ``device``. Only shapes and dtypes of the arrays matter.
 

@@ -13,13 +13,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from vkrnn import _core
 from vkrnn._base.generics import A, Self
 from vkrnn.arrays import Array, asarray
 
-# Attributes of forward results, and the sequence that each is from.
-_SEQUENCES = {"last_state": "output", "last_cell": "cell_output"}
+__all__ = [
+    "GRUGradients",
+    "Gradients",
+    "LSTMGradients",
+    "LSTMOutputs",
+    "Outputs",
+    "Results",
+    "SLSTMGradients",
+    "SLSTMOutputs",
+]
 
-__all__ = ["GRUGradients", "Gradients", "LSTMGradients", "LSTMOutputs", "Outputs", "Results"]
+
+class State(NamedTuple):
+    """The names of a state's tensors."""
+
+    initial: str
+    gradient: str  # of the last step or of all, from above
+    forward: str  # the sequence, as the gradients take it
+    sequence: str
+    last: str
+
+
+STATES = tuple(State(*names) for names in _core.state_tensors)
+"""The states of all cells, h first."""
+
+_LAST = {state.last: state for state in STATES}  # attributes of forward results
 
 
 def _checked(function: str, names: Iterable[str]) -> Iterator[str]:
@@ -40,6 +63,8 @@ class Ends(NamedTuple):
     init_state: Any
     init_cell: Any
     batch_first: bool = False  # of the results
+    init_normalizer: Any = None
+    init_stabilizer: Any = None
 
 
 class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
@@ -121,10 +146,10 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
             """Return the result of that name, or raise an AttributeError that says why it is absent."""
             if name in self._fields:
                 return self[self._fields.index(name)]
-            if self._ends is not None and name in _SEQUENCES:
-                of = _SEQUENCES[name]
+            if self._ends is not None and name in _LAST:
+                of = _LAST[name].sequence
                 if of in self._fields:
-                    return last_rows(self[self._fields.index(of)], self._ends, of_cell=name == "last_cell")
+                    return last_rows(self[self._fields.index(of)], self._ends, _LAST[name].initial)
                 if of in self._reasons:
                     raise AttributeError(
                         f"{self._function} returned no '{name}': {self._reasons[of]}", name=name, obj=self
@@ -202,6 +227,25 @@ class LSTMOutputs(Outputs[A]):
     last_cell: A
 
 
+class SLSTMOutputs(LSTMOutputs[A]):
+    """Results of `slstm`.
+
+    Attributes
+    ----------
+    output, z_state, cell_output : array
+        As in `LSTMOutputs`.
+    normalizer_output, stabilizer_output : array
+        Present if `cell_output` is.
+    last_normalizer, last_stabilizer : array, [N, D H]
+        The states after the last step, like `last_cell`.
+    """
+
+    normalizer_output: A
+    stabilizer_output: A
+    last_normalizer: A
+    last_stabilizer: A
+
+
 class Gradients(Results[A]):
     """Results of `single_gate_rnn_gradients`.
 
@@ -239,6 +283,22 @@ class LSTMGradients(Gradients[A]):
     reset_cell: A
 
 
+class SLSTMGradients(Gradients[A]):
+    """Results of `slstm_gradients`.
+
+    Attributes
+    ----------
+    source, recurrent_weight, input_weight, bias, init_state : array
+        As in `Gradients`.
+    init_cell, init_normalizer, init_stabilizer : array
+        Present if the argument was given.
+    """
+
+    init_cell: A
+    init_normalizer: A
+    init_stabilizer: A
+
+
 class GRUGradients(Gradients[A]):
     """Results of `gru_gradients`.
 
@@ -253,24 +313,24 @@ class GRUGradients(Gradients[A]):
     secondary_bias: A
 
 
-def last_rows(sequence: Any, ends: tuple[Any, ...], *, of_cell: bool) -> Any:
+def last_rows(sequence: Any, ends: tuple[Any, ...], initial: str) -> Any:
     """Return a copy [N, D W] of the rows of a sequence [T, N, D W] after the last step of each direction.
 
-    Batch rows of length 0 get the initial state, or zeros.
+    Batch rows of length 0 get the initial state of that name, or zeros.
     """
     if isinstance(sequence, Array):
-        return asarray(last_rows(sequence.numpy(), ends, of_cell=of_cell), device=sequence.device)
-    descriptor, given, hidden, cell, batch_first = Ends(*ends)
-    initial = cell if of_cell else hidden
-    if batch_first:
+        return asarray(last_rows(sequence.numpy(), ends, initial), device=sequence.device)
+    found = Ends(*ends)
+    first = getattr(found, initial)
+    if found.batch_first:
         sequence = sequence.swapaxes(0, 1)
     T, N, width = sequence.shape
-    lengths = np.full(N, T) if given is None else np.asarray(given)
+    lengths = np.full(N, T) if found.lengths is None else np.asarray(found.lengths)
     last: npt.NDArray[Any] = sequence[lengths.astype(np.int64) - 1, np.arange(N)]
-    if getattr(descriptor, "bidirectional", False):
+    if getattr(found.descriptor, "bidirectional", False):
         last[:, width // 2 :] = sequence[0, :, width // 2 :]
-    if initial is not None:
-        start = initial.numpy() if isinstance(initial, Array) else np.asarray(initial)
+    if first is not None:
+        start = first.numpy() if isinstance(first, Array) else np.asarray(first)
         last[lengths == 0] = start.reshape(last.shape)[lengths == 0]
     else:
         last[lengths == 0] = 0

@@ -73,7 +73,9 @@ class Stream(_core.Stream):
 
     @property
     def state(self) -> State:
-        """The state of each layer: ``(hidden, cell)`` for an LSTM, ``(hidden,)`` for others; each [N, H].
+        """The state of each layer, each [N, H]: ``(hidden, cell)`` for an LSTM, ``(hidden,)`` for a GRU.
+
+        It is ``(hidden, cell, normalizer, stabilizer)`` for an sLSTM.
 
         Reading it copies it. It is float64 for a float64 stream, else float32: layers of 16-bit types carry their state
         in float32. Setting it checks all arrays before any of the state changes.

@@ -103,6 +103,21 @@ INLINE Real exponential(Real x) {
     return is_nan(x) ? x : y;
 }
 
+INLINE Real choose(Real edge, Real x, Real a, Real b) { return x >= edge ? a : b; }
+
+// Returns log(sigmoid(x)) = min(x, 0) - log(1 + e), where e = exp(-|x|) and log(1 + e) = 2 atanh(e / (2 + e)). The
+// argument of atanh is at most 1/3, for which its Taylor series needs few terms.
+INLINE Real log_sigmoid(Real x) {
+#ifdef VKRNN_FLOAT64
+    const int last = 16;
+#else
+    const int last = 7;
+#endif
+    Real e = exponential(-abs(x)), s = e / (2.0f + e), square = s * s, series = 1.0f / Real(2 * last + 1);
+    for (int k = last - 1; k >= 0; --k) series = series * square + 1.0f / Real(2 * k + 1);
+    return min(x, 0.0f) - 2.0f * s * series;
+}
+
 INLINE Real activate(uint kind, Real x) {
     Real y = x;
     if (kind == kRelu) y = x > 0.0f ? x : 0.0f;

@@ -5,7 +5,8 @@
 //   CELL_CONSTANT(id, name)     an integer of step_abi.h
 //   CELL_OPTION(bit, name)      a boolean option: the property cell_option(bit) in the cell's row
 //   CELL_NUMBER(slot, name)     a floating-point option, used as name(): the NumberProperty of that slot
-// It may call activate, derivative and exponential, and max and step of GLSL. For gates that the option `clip` applies
+// It may call activate, derivative, exponential and log_sigmoid, max and step of GLSL, and
+// choose(edge, x, a, b), which is a where x >= edge, and b elsewhere. For gates that the option `clip` applies
 // to, it calls activate_gate and gate_derivative instead.
 // Drivers know a cell by these macros alone:
 //   CELL_GATES          number of gates; arrays over gates are in the canonical order of the cell's row in cells.cpp

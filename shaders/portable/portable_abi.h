@@ -79,6 +79,13 @@ struct CombinePush {
     uint padding;
 };
 
+// Copy of rows: out(row, i) = in(row, i). Tensors 0, 1 are in_, out_. Workgroups: x and y count groups of elements.
+struct CopyRowsPush {
+    Address in_, out_;
+    uint count, width;                  // elements in total, and of a row
+    uint in_row, out_row;               // strides in elements
+};
+
 // Conversion between float32 and a 16-bit type.
 // Specialization constants.
 const uint kConvertBfloat = 0u;     // 1: bfloat16, else float16

@@ -368,7 +368,7 @@ def test_plan_and_check_report_the_same(user: Callable[..., Any], closed: vkrnn.
 
 
 def test_plan_of_another_function() -> None:
-    """`plan` accepts only the six operations."""
+    """`plan` accepts only the operations."""
     with pytest.raises(
         TypeError, match=r"^\[plan\] function: expected one of vkrnn\.single_gate_rnn, .*, got <built-in"
     ):

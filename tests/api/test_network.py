@@ -298,3 +298,44 @@ def test_an_empty_batch_gives_empty_results(device: Any) -> None:
     assert found.source.shape == (T, 0, I)
     assert not found.layers[0].input_weight.any()
     assert found.layers[0].input_weight.shape == (24, I)
+
+
+@pytest.mark.parametrize("lengths", [None, np.array([4, 0, 6])], ids=["full", "with lengths"])
+def test_an_slstm_has_four_states(lengths: Any) -> None:
+    """Results and gradients have the bits of calls of the function, also next to a layer with fewer states."""
+    steps, rows, features, units = 6, 3, 4, 5
+    R, W = draw(2, 4 * units, units), draw(8 * units, features)
+    both, above = vkrnn.SLSTMDescriptor(bidirectional=True), lstm_layer(2 * units, 3, np.float64)
+    net = vkrnn.network([("slstm", {"recurrent_weight": R, "input_weight": W}, both), above])
+    source, starts = draw(steps, rows, features), [draw(rows, 2 * units) for _ in range(4)]
+    starts[2] = np.abs(starts[2])
+    names = [f"init_{name}" for name in ("state", "cell", "normalizer", "stabilizer")]
+    given: dict[str, Any] = {name: [start, None] for name, start in zip(names, starts, strict=True)}
+    result = net.forward(source, training=True, lengths=lengths, **given)
+    own = {"input_weight": W, "lengths": lengths, **dict(zip(names, starts, strict=True))}
+    alone = vkrnn.slstm(source, R, **own, descriptor=replace(both, training=True))
+    second = vkrnn.lstm(alone.output, **above[1], lengths=lengths)
+    np.testing.assert_array_equal(result.output, second.output)
+    lasts = ("last_state", "last_cell", "last_normalizer", "last_stabilizer")
+    for name in lasts:
+        np.testing.assert_array_equal(getattr(result, name)[0], getattr(alone, name))
+        assert (getattr(result, name)[1] is None) == (name in lasts[2:])
+    ends = [draw(rows, 2 * units) for _ in range(4)]
+    gradients = [f"{name}_gradient" for name in ("state", "cell", "normalizer", "stabilizer")]
+    upstream: dict[str, Any] = {name: [end, None] for name, end in zip(gradients, ends, strict=True)}
+    found = net.gradients(result, draw(steps, rows, 3), **upstream)
+    again = net.gradients(result, np.zeros((steps, rows, 3)), **upstream)
+    kept = {f"{name}_fwd": getattr(alone, name) for name in ("cell_output", "normalizer_output", "stabilizer_output")}
+    wanted = vkrnn.slstm_gradients(
+        source,
+        R,
+        np.zeros_like(alone.output),
+        alone.z_state,
+        **kept,
+        **own,
+        **dict(zip(gradients, ends, strict=True)),
+        descriptor=both,
+    )
+    assert again.layers[0]._fields == found.layers[0]._fields == wanted._fields[1:]
+    for name in wanted._fields[1:]:
+        np.testing.assert_allclose(getattr(again.layers[0], name), getattr(wanted, name), rtol=0, atol=1e-14)

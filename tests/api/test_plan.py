@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import GATES, OPTIONAL, Case, gradient_inputs, inputs
+from cases import CELLS, GATES, OPTIONAL, Case, gradient_inputs, inputs
 from comparison import assert_close
 from plans import PORTABLE, dispatches, full, plan, portable_device
 from resident import opened
@@ -81,14 +81,15 @@ def test_the_projection_is_one_product_over_all_rows(
     """It precedes the loop, covers both directions, and is absent without an input weight."""
     case = full(cell, SIZES, direction)
     before, _, after = dispatches(plan(case, portable))
-    assert [step["label"] for step in before] == ["project"]
+    joins = ["join initial cells"] * 3 if cell == "slstm" else []
+    assert [step["label"] for step in before] == [*joins, "project"]
     assert not after
-    (project,) = before
+    *_, project = before
     assert project["shader"] == "gemm_tiled"
     tiles = ceil(case.T * case.N / TILE) * ceil(case.D * case.G * case.H / TILE)
     assert prod(project["groups"]) == tiles
     bare = replace(case, I=case.D * case.G * case.H, present=case.present - {"input_weight"})
-    assert dispatches(plan(bare, portable))[0] == []
+    assert [step["label"] for step in dispatches(plan(bare, portable))[0]] == joins
 
 
 @every_cell
@@ -144,10 +145,8 @@ def test_result_buffers_are_the_results_of_the_call(cell: str, portable: vkrnn.D
                 wanted = ["output"]
             assert names == wanted
     trained = plan(case, portable, training=True)
-    outputs = {"single_gate_rnn": ["output", "z_state"], "gru": ["output", "z_state"]}
-    assert [name for name, role, _ in trained.buffers if role == "result"] == outputs.get(
-        cell, ["output", "cell_output", "z_state"]
-    )
+    outputs = ["output", *(f"{name}_output" for name in CELLS[cell]), "z_state"]
+    assert [name for name, role, _ in trained.buffers if role == "result"] == outputs
 
 
 def test_bytes_and_flops(portable: vkrnn.Device) -> None:

@@ -18,8 +18,9 @@ DESCRIPTORS = {
     "single_gate_rnn": vkrnn.SingleGateRNNDescriptor(activation="tanh"),
     "lstm": vkrnn.LSTMDescriptor(input_gate_activation="hard_sigmoid", forget_gate_last=True),
     "gru": vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, flip_z=True),
+    "slstm": vkrnn.SLSTMDescriptor(),
 }
-GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
+GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3, "slstm": 4}
 
 
 def layer_of(cell: str, I: int, H: int, dtype: Any = np.float32, descriptor: Any = None) -> Layer:
@@ -60,7 +61,8 @@ def test_same_bits_as_calls(batch: int, dtype: str) -> None:
         layer_of("lstm", 3, 21, dtype),
         layer_of("gru", 21, 9, dtype),
         layer_of("gru", 9, 17, dtype, vkrnn.GRUDescriptor()),
-        layer_of("single_gate_rnn", 17, 6, dtype),
+        layer_of("slstm", 17, 7, dtype),
+        layer_of("single_gate_rnn", 7, 6, dtype),
     ]
     x = source(80, batch, 3, dtype=dtype)
     expected = in_calls(layers, x)
@@ -99,6 +101,26 @@ def test_state(lstm: vkrnn.Stream) -> None:
     assert not any(array.any() for arrays in lstm.state for array in arrays)
     lstm.state = state
     assert np.array_equal(lstm.step(x[3:]), expected)
+
+
+def test_state_of_an_slstm() -> None:
+    """It has four arrays, which continue the sequence. Initial states of the layer are its start."""
+    layer, x = layer_of("slstm", 3, 5), source(6, 2, 3)
+    names = ("state", "cell", "normalizer", "stabilizer")
+    starts = {f"init_{name}": source(2, 5) + at for at, name in enumerate(names)}
+    layer.arguments.update(starts)
+    expected = in_calls([layer], x)
+    stream = vkrnn.stream(layer, batch=2)
+    assert all(np.array_equal(found, start) for found, start in zip(stream.state[0], starts.values(), strict=True))
+    assert np.array_equal(stream.step(x[:3]), expected[:3])
+    state = stream.state
+    assert [array.shape for array in state[0]] == [(2, 5)] * 4
+    assert np.array_equal(stream.step(x[3:]), expected[3:])
+    stream.state = state
+    assert np.array_equal(stream.step(x[3:]), expected[3:])
+    message = r"^\[stream\] state\[0\]: expected 4 items, \(hidden, cell, normalizer, stabilizer\), got 2$"
+    with pytest.raises(ValueError, match=message):
+        stream.state = [state[0][:2]]
 
 
 @pytest.mark.parametrize("rows", [1, [1], slice(1, 2), np.array([False, True, False]), -2])

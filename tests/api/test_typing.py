@@ -54,7 +54,7 @@ def test_results_have_the_names_of_the_table(module: Any, cell: _core.Cell) -> N
     for name, results in ((cell.name, cell.outputs), (cell.gradients_name, cell.gradient_order)):
         kind = typing.get_origin(typing.get_type_hints(getattr(module, name))["return"])
         known = {attribute for attribute in typing.get_type_hints(kind) if not attribute.startswith("_")}
-        last = {"output": "last_state", "cell_output": "last_cell"}
+        last = {sequence: last for *_, sequence, last in _core.state_tensors}
         assert known == {*results, *(last[result] for result in results if result in last)}
 
 

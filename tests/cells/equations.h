@@ -44,27 +44,24 @@ inline void mgu(const RowStep& step) {
     }
 }
 
-inline void slstm(const RowStep& step) {
-    Units &h = step.states[0], &c = step.states[1], &n = step.states[2], &m = step.states[3];
-    Units gates[4];
-    for (std::size_t g = 0; g < 4; ++g) {
+inline void coupled_lstm(const RowStep& step) {
+    Units &h = step.states[0], &c = step.states[1];
+    Units gates[3];
+    for (std::size_t g = 0; g < 3; ++g) {
         gates[g] = step.projected(g);
         const Units r = step.recur(g, step.operand);
         for (std::size_t j = 0; j < h.size(); ++j) gates[g][j] += r[j];
     }
     for (std::size_t j = 0; j < h.size(); ++j) {
-        const double before = m[j];
-        m[j] = std::max(gates[1][j] + before, gates[0][j]);
-        const double i = std::exp(gates[0][j] - m[j]), f = std::exp(gates[1][j] + before - m[j]);
-        c[j] = f * c[j] + i * std::tanh(gates[2][j]);
-        n[j] = f * n[j] + i;
-        h[j] = sigmoid_of(gates[3][j]) * c[j] / n[j];
+        const double i = sigmoid_of(gates[0][j]);
+        c[j] = (1 - i) * c[j] + i * std::tanh(gates[1][j]);
+        h[j] = sigmoid_of(gates[2][j]) * std::tanh(c[j]);
     }
 }
 
 inline void make_step(std::string_view cell, const RowStep& step) {
     if (cell == "mgu") return mgu(step);
-    if (cell == "slstm") return slstm(step);
+    if (cell == "coupled_lstm") return coupled_lstm(step);
     throw std::logic_error("no equations for " + std::string(cell));
 }
 

@@ -77,15 +77,14 @@ private:
     std::uint64_t state_ = 1;
 };
 
-// Factors of resets are from 0 to 1. Cell states to begin with are positive, because a cell may divide by one.
+// Factors of resets are from 0 to 1.
 inline Arrays make_arrays(const Problem& problem) {
     Numbers numbers;
     Arrays arrays;
     for (const Argument argument : problem.given) {
         const std::size_t count = count_of(shape_of(problem, argument));
-        const bool is_cell = argument == init_cell || argument == reset_cell;
-        const double middle = is_cell ? 1.0 : argument == reset ? 0.5 : 0.0;
-        arrays[argument] = numbers(count, middle, argument == reset || is_cell ? 0.5 : 0.8);
+        const bool is_factor = argument == reset;
+        arrays[argument] = numbers(count, is_factor ? 0.5 : 0.0, is_factor ? 0.5 : 0.8);
         if (argument == lengths)
             for (std::size_t n = 0; n < count; ++n)
                 arrays[argument][n] = static_cast<double>(2 * n % static_cast<std::size_t>(problem.sizes.T + 1));

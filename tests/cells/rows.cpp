@@ -52,27 +52,28 @@ Cell minimal_gated_unit() {
     };
 }
 
-Cell slstm() {
+Cell coupled_lstm() {
     return {
         .kind = CellKind{1},
-        .name = "slstm",
-        .gradients_name = "slstm_gradients",
-        .descriptor_name = "SLSTMDescriptor",
-        .shader = "slstm",
-        .gates = {"input", "forget", "cell", "output"},
-        .slots = {0, 1, 2, 3},
-        .other_slots = {0, 2, 1, 3},
-        .cell_states = 3,
+        .name = "coupled_lstm",
+        .gradients_name = "coupled_lstm_gradients",
+        .descriptor_name = "CoupledLSTMDescriptor",
+        .shader = "coupled_lstm",
+        .gates = {"input", "cell", "output"},
+        .slots = {0, 1, 2},
+        .other_slots = {1, 0, 2},
+        .cell_states = 1,
         .vectors = std::nullopt,
         .candidate = std::nullopt,
-        .bounds = std::nullopt,  // c / n of the initial cell states is unbounded
+        .bounds = std::vector<Bound>{{2, false}},
         .properties = {{"reverse", Flag::reverse},
                        {"bidirectional", Flag::bidirectional},
                        {"training", Flag::training},
                        {"produce_cell", Flag::produce_cell},
-                       {"forget_gate_last", Flag::other_gate_order},
-                       {"cell_gate_activation", ActivationProperty{2, tanh}},
-                       {"output_gate_activation", ActivationProperty{3, sigmoid}}},
+                       {"cell_gate_first", Flag::other_gate_order},
+                       {"input_gate_activation", ActivationProperty{0, sigmoid}},
+                       {"cell_gate_activation", ActivationProperty{1, tanh}},
+                       {"output_gate_activation", ActivationProperty{2, sigmoid}}},
         .forward = {{source, kRequired},
                     {recurrent_weight, kRequired},
                     {input_weight, kOptional},
@@ -101,7 +102,7 @@ Cell slstm() {
 }  // namespace
 
 std::span<const Cell> cells() {
-    static const std::array<Cell, 2> kCells{with_resets(minimal_gated_unit()), with_resets(slstm())};
+    static const std::array<Cell, 2> kCells{with_resets(minimal_gated_unit()), with_resets(coupled_lstm())};
     return kCells;
 }
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, GATES, Case, by_id, gradient_inputs, gradient_names, inputs
+from cases import CASES, CELLS, GATES, Case, by_id, gradient_inputs, gradient_names, inputs
 from comparison import assert_close, limits, within_contract
 from covering import covering_array, covering_cases
 from float32 import Program
@@ -74,8 +74,8 @@ def forward_names(case: Case, *, training: bool = False) -> list[str]:
     """Return the names of a forward call's results, in order."""
     on = {name for name, value in case.options.items() if value is True} | ({"training"} if training else set())
     names = ["output"]
-    if case.cell == "lstm" and on & {"produce_cell", "training"}:
-        names.append("cell_output")
+    if on & {"produce_cell", "training"}:
+        names += [f"{name}_output" for name in CELLS[case.cell]]
     if "training" in on:
         names.append("z_state")
     return names
@@ -111,7 +111,8 @@ def test_forward_and_gradients(case: Case, target: Target, device: vkrnn.Device)
     before = {name: array.copy() for name, array in arrays.items()}
     trained = forward(**arrays, descriptor=training, device=device if fits_forward else target.index)
     states = (case.T, case.N, case.D * case.H)
-    shapes = {"output": states, "cell_output": states, "z_state": (case.T, case.N, case.D * case.G * case.H)}
+    shapes = dict.fromkeys(("output", *(f"{name}_output" for name in CELLS[case.cell])), states)
+    shapes["z_state"] = (case.T, case.N, case.D * case.G * case.H)
     check_arrays(trained, {name: shapes[name] for name in forward_names(case, training=True)})
     wanted = getattr(vkrnn.reference, case.cell)(**arrays, descriptor=training)._asdict()
     allowed = tolerance(case, wanted, lambda order: Program(case, arrays, order=order).forward())

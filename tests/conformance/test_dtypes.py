@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, loss
+from cases import CASES, CELLS, Case, by_id, gradient_inputs, gradient_names, inputs, loss
 from comparison import assert_close, dtype_limits
 from float32 import narrows_operands, rounded_program
 from resident import dtype_of
@@ -68,7 +68,8 @@ def agree(case: Case, dtype: np.dtype[Any]) -> None:
     arrays = cast(case, dtype)
     got = trained(case, vkrnn, arrays)
     states = (case.T, case.N, case.D * case.H)
-    shapes = {"output": states, "cell_output": states, "z_state": (case.T, case.N, case.D * case.G * case.H)}
+    shapes = dict.fromkeys(("output", *(f"{name}_output" for name in CELLS[case.cell])), states)
+    shapes["z_state"] = (case.T, case.N, case.D * case.G * case.H)
     assert_of(got, dtype, {name: shapes[name] for name in got._fields})
     program = rounded_program(case, arrays, strategies(case, arrays))
     wanted = trained(case, vkrnn.reference, arrays)._asdict()

@@ -46,11 +46,13 @@ Arrays = dict[str, Array]
 GARBAGE = 1e30  # finite, and so large that any use of it shows
 # Arguments with axes of time and batch, and with a batch axis alone. A mask may lack these axes or have size 1, and the
 # cells' gradient may lack the axis of time.
+CELL_STATES = ("cell", "normalizer", "stabilizer")
 SEQUENCES = (
-    *("source", "source_gradient", "cell_gradient", "z_state", "cell_output_fwd", "output_fwd", "mask"),
-    *("output", "cell_output"),
+    *("source", "source_gradient", "z_state", "output_fwd", "mask", "output"),
+    *(f"{name}{kind}" for name in CELL_STATES for kind in ("_gradient", "_output", "_output_fwd")),
 )
-STATES = ("init_state", "init_cell", "state_gradient")
+STATES = ("init_state", "state_gradient", *(f"init_{name}" for name in CELL_STATES))
+LASTS = {f"init_{name}": f"{name}_gradient" for name in ("state", *CELL_STATES)}
 
 SMALL = [case for case in CASES if not case.tags]
 SEVERAL = [case for case in SMALL if case.N > 1 and case.T > 1]
@@ -106,7 +108,7 @@ def test_the_reference_runs_each_sequence_alone(case: Case) -> None:
     sums: Arrays = {}
     for n, length in enumerate(lengths):
         if length == 0:  # the last states are the initial ones
-            for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
+            for state, last in LASTS.items():
                 if state in arrays:
                     passed = one_sequence(last, upstream[last], n, 0) if last in upstream else 0
                     assert (one_sequence(state, whole["gradients"][state], n, 0) == passed).all()
@@ -342,7 +344,7 @@ def test_rows_without_steps(target: Target) -> None:
             got_gradients = differentiated(case, vkrnn, arrays, upstream, lengths)
         wanted = differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict()
         assert_close(got_gradients._asdict(), wanted, FLOAT32)
-        for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
+        for state, last in LASTS.items():
             if state in arrays:
                 rows = upstream[last][lengths == 0]
                 np.testing.assert_array_equal(getattr(got_gradients, state)[lengths == 0], rows)
@@ -401,7 +403,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("lengths", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
-@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
+@pytest.mark.parametrize("cell", GATES)
 def test_errors_about_lengths(
     cell: str, lengths: Array, error: type[Exception], message: str, *, gradients: bool
 ) -> None:

@@ -20,7 +20,10 @@ from vkrnn import _core
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
-SEQUENCES = ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output")
+SEQUENCES = (
+    *("source", "source_gradient", "z_state", "output_fwd", "output"),
+    *(f"{name}_output{kind}" for name in ("cell", "normalizer", "stabilizer") for kind in ("", "_fwd")),
+)
 PLAIN = [case for case in CASES if not case.tags and case.N > 2 and case.T > 2 and "mask" not in case.present]
 
 

@@ -42,8 +42,12 @@ BIDIRECTIONAL: tuple[dict[str, bool], ...] = ({"bidirectional": True}, {"bidirec
 OTHER_ORDER = {"lstm": ("forget_gate_last", (0, 2, 1, 3)), "gru": ("reset_gate_first", (1, 0, 2))}
 
 # Names by the axes of their arrays. The gradient of an argument is called "d <argument>" and has its axes.
-STATES = {"init_state", "init_cell", "state_gradient", "cell_gradient"}  # [N, DH]
-STEPS = {"output", "cell_output", "z_state", "source_gradient", "mask"}  # [T, N, ...] in the order of the output
+CELL_STATES = ("cell", "normalizer", "stabilizer")
+GRADIENTS = {f"init_{name}": f"{name}_gradient" for name in ("state", *CELL_STATES)}
+SEQUENCES = {"init_state": "output", **{f"init_{name}": f"{name}_output" for name in CELL_STATES}}
+STATES = {*GRADIENTS, *GRADIENTS.values()}  # [N, DH]
+# [T, N, ...] in the order of the output
+STEPS = {*SEQUENCES.values(), "z_state", "source_gradient", "mask"}
 PER_DIRECTION = {"recurrent_weight", "peephole"}  # [2, ...] where bidirectional
 GATED = {"recurrent_weight": -2, "input_weight": 0, "bias": -1, "peephole": -1, "z_state": -1}  # axis of the gates
 
@@ -186,7 +190,7 @@ def test_the_batch_may_be_permuted(case: Case, random: Any) -> None:
     assert_close(got, apply(permute, run(case, arrays, upstream)))
 
 
-@given(calls(directions=FORWARD + REVERSE, least_steps=2, always=frozenset({"init_state", "init_cell"})), st.data())
+@given(calls(directions=FORWARD + REVERSE, least_steps=2, always=frozenset(SEQUENCES)), st.data())
 @quick
 def test_time_may_be_split_with_the_state_carried(case: Case, data: st.DataObject) -> None:
     """States are passed on to the second part, and their gradients back to the first."""
@@ -194,8 +198,7 @@ def test_time_may_be_split_with_the_state_carried(case: Case, data: st.DataObjec
     wanted = run(case, arrays, upstream)
     cut = data.draw(st.integers(1, case.T - 1), label="steps in the first part")
     backwards = "reverse" in case.options
-    carried = {"init_state": "state_gradient", "init_cell": "cell_gradient"}
-    sequence = {"init_state": "output", "init_cell": "cell_output"}
+    carried, sequence = GRADIENTS, SEQUENCES
 
     def part(name: str, array: Array, which: int) -> Array:
         if name == "source" and backwards:

@@ -119,6 +119,8 @@ def test_modest_cases_have_informative_gradients(case: Case) -> None:
     result = gradients(case, arrays, gradient_inputs(case, forward(case, arrays)))
     for name, gradient in result._asdict().items():
         unused = name == "secondary_bias" and not case.options.get("reset_after")
+        # A unit without a past ignores its stabilizer.
+        unused |= name == "init_stabilizer" and not case.present & {"init_cell", "init_normalizer"}
         assert np.any(gradient) != unused, name
         assert np.isfinite(gradient).all(), name
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkrnn.reference
-from cases import ACTIVATIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import ACTIVATIONS, CELLS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
 from tolerances import SAME_IN_FLOAT64
 
 Array = NDArray[Any]
@@ -20,8 +20,9 @@ Arrays = dict[str, Array]
 
 DIRECTIONS: tuple[dict[str, bool], ...] = ({}, {"reverse": True}, {"bidirectional": True})
 PERMUTED = {"lstm": ("forget_gate_last", (0, 2, 1, 3)), "gru": ("reset_gate_first", (1, 0, 2))}
-STATES = ("init_state", "init_cell", "state_gradient", "cell_gradient")
-ROWS = ("output", "cell_output", "z_state", "source_gradient", "mask")
+CELL_STATES = ("cell", "normalizer", "stabilizer")
+STATES = [f"{name}_gradient" for name in ("state", *CELL_STATES)] + [f"init_{name}" for name in ("state", *CELL_STATES)]
+ROWS = ("output", *(f"{name}_output" for name in CELL_STATES), "z_state", "source_gradient", "mask")
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -173,13 +174,13 @@ def test_time_may_be_split_with_the_state_carried(case: Case, data: st.DataObjec
     up_early, up_late = ({k: piece(k, v, second=second) for k, v in upstream.items()} for second in (False, True))
     first = run(one, early, up_early)
     late["init_state"] = first["output"][-1]
-    if case.cell == "lstm":
-        late["init_cell"] = first["cell_output"][-1]
+    for name in CELLS[case.cell]:
+        late[f"init_{name}"] = first[f"{name}_output"][-1]
     second = run(two, late, up_late)
     # The gradient of the state that was carried over goes on into the first part.
     up_early["state_gradient"] = second["d init_state"]
-    if case.cell == "lstm":
-        up_early["cell_gradient"] = second["d init_cell"]
+    for name in CELLS[case.cell]:
+        up_early[f"{name}_gradient"] = second[f"d init_{name}"]
     first = run(one, early, up_early)
     for name, array in whole.items():
         bare = name.removeprefix("d ")
@@ -256,7 +257,7 @@ def test_gradients_are_linear_in_the_upstream_gradients(case: Case, one: float, 
 @given(cases())
 @quick
 def test_the_first_step_of_a_stateless_call_never_reads_the_recurrent_weight(case: Case) -> None:
-    absent = {"init_state", "init_cell"}
+    absent = {"init_state", *(f"init_{name}" for name in CELL_STATES)}
     case = replace(case, T=1, present=case.present - absent, options=dict(case.options))
     arrays, upstream = draw_arrays(case)
     gradient = run(case, arrays, upstream)["d recurrent_weight"]

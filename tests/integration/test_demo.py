@@ -12,7 +12,7 @@ import pytest
 
 import vkrnn
 
-OPERATIONS = [name + suffix for name in ("single_gate_rnn", "lstm", "gru") for suffix in ("", "_gradients")]
+OPERATIONS = [name + suffix for name in ("single_gate_rnn", "lstm", "gru", "slstm") for suffix in ("", "_gradients")]
 
 
 def test_runs(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import vkrnn
-from cases import GATES, OPTIONAL, Case, by_id, gradient_inputs, gradient_names, inputs, lengths_of
+from cases import CELLS, GATES, OPTIONAL, Case, by_id, gradient_inputs, gradient_names, inputs, lengths_of
 from comparison import assert_close
 from jax_ways import both_ways, take
 from oracles import require
@@ -28,6 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "single_gate_rnn": {"activation": "tanh"},
     "lstm": {"produce_cell": True},
     "gru": {"reset_after": True},
+    "slstm": {"produce_cell": True},
 }
 EVERYTHING = {cell: frozenset(OPTIONAL[cell]) for cell in GATES}
 FIRST = frozenset(["input_weight"])
@@ -98,7 +98,8 @@ def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
     p = given.get("peephole", zeros).reshape(D, G, H)
     b2 = given.get("secondary_bias", zeros[: D * H]).reshape(D, H)
     m = jnp.broadcast_to(given.get("mask", jnp.ones((), R.dtype)), (T, N, D * H))
-    starts = [given.get(name, jnp.zeros((N, D * H), R.dtype)) for name in ("init_state", "init_cell")]
+    names = ["init_state", *(f"init_{name}" for name in CELLS[case.cell])]
+    starts = [given.get(name, jnp.zeros((N, D * H), R.dtype)) for name in names]
     for d in range(D):
         part = np.s_[..., d * H : (d + 1) * H]
         source, mask = given["source"], m[part]
@@ -109,7 +110,8 @@ def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
         x = jnp.einsum("tni,ghi->tgnh", source, W[d]) + b[d][:, np.newaxis]
 
         def step(carry: Any, at: Any, d: int = d) -> Any:
-            (h, c), (x, m) = carry, at
+            (h, *cells), (x, m) = carry, at
+            c = cells[0] if cells else None
             product = jnp.einsum("nk,ghk->gnh", h * m, R[d])
             if case.cell == "single_gate_rnn":
                 h = jnp.tanh(x[0] + product[0])
@@ -118,17 +120,31 @@ def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
                 i, f, o = (jax.nn.sigmoid(a[gate]) for gate in (0, 1, 3))
                 c = f * c + i * jnp.tanh(a[2])
                 h = o * jnp.tanh(c)
+                cells = [c]
+            elif case.cell == "slstm":
+                a = x + product
+                c, n, stabilizer = cells
+                stays = jax.nn.log_sigmoid(a[1]) + stabilizer
+                stabilizer = jnp.where(n == 0, a[0], jnp.maximum(stays, a[0]))
+                i, f = jnp.exp(a[0] - stabilizer), jnp.exp(jnp.minimum(stays - stabilizer, 0))
+                cells = [f * c + i * jnp.tanh(a[2]), f * n + i, stabilizer]
+                h = jax.nn.sigmoid(a[3]) * cells[0] / cells[1]
             else:
                 z, r = jax.nn.sigmoid(x[0] + product[0]), jax.nn.sigmoid(x[1] + product[1])
                 h = z * h + (1 - z) * jnp.tanh(x[2] + r * (product[2] + b2[d]))
-            return (h, c), (h, c)
+            return (h, *cells), (h, *cells)
 
-        _, states = jax.lax.scan(step, (starts[0][part], starts[1][part]), (x, mask))
+        _, states = jax.lax.scan(step, tuple(start[part] for start in starts), (x, mask))
         inside = (np.arange(T)[:, np.newaxis] < ends)[:, :, np.newaxis]
         states = [jnp.where(inside, rows, 0) for rows in states]
         outputs.append([flipped(rows, ends) for rows in states] if d == 1 else states)
-    h, c = (jnp.concatenate(both, axis=-1) for both in zip(*outputs, strict=True))
-    return {"output": h, "cell_output": c} if case.cell == "lstm" else {"output": h}
+    joined = (jnp.concatenate(both, axis=-1) for both in zip(*outputs, strict=True))
+    return dict(zip(("output", *(f"{name}_output" for name in CELLS[case.cell])), joined, strict=True))
+
+
+def of_all_steps(case: Case, name: str) -> Any:
+    """Draw the gradient of a cell state of all steps."""
+    return np.random.default_rng(len(name)).uniform(-1, 1, (T, N, case.D * H)).astype(np.float32)
 
 
 @every_case
@@ -146,8 +162,8 @@ def test_values_and_gradients(case: Case, way: str, monkeypatch: pytest.MonkeyPa
     kept = getattr(vkrnn, case.cell)(**given, descriptor=case.descriptor(training=True))
     upstream = gradient_inputs(case, kept)
     above = {"output": upstream["source_gradient"]}
-    if case.cell == "lstm":
-        above["cell_output"] = upstream["cell_gradient"] = replace(case, each_cell=True)._draw("cell_gradient")
+    for name in CELLS[case.cell]:
+        above[f"{name}_output"] = upstream[f"{name}_gradient"] = of_all_steps(case, name)
     function = getattr(vkrnn, f"{case.cell}_gradients")
     gradients = function(**given, **upstream, descriptor=case.descriptor())
     by_jax = gradients_by_jax(case, given, above)
@@ -158,8 +174,8 @@ def test_values_and_gradients(case: Case, way: str, monkeypatch: pytest.MonkeyPa
 def compare_with_plain(case: Case, given: Mapping[str, Any], tolerance: float) -> None:
     names = gradient_names(case)
     above = {"output": case._draw("source_gradient").astype(given["source"].dtype)}
-    if case.cell == "lstm":
-        above["cell_output"] = replace(case, each_cell=True)._draw("cell_gradient").astype(given["source"].dtype)
+    for name in CELLS[case.cell]:
+        above[f"{name}_output"] = of_all_steps(case, name).astype(given["source"].dtype)
     wanted, backward = jax.vjp(lambda own: plain(case, {**given, **own}), {name: given[name] for name in names})
     found = call(case, given)._asdict()
     assert_close(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import GATES
+from cases import CELLS, DESCRIPTORS, GATES
 from jax_ways import require_ffi
 from oracles import require
 
@@ -94,17 +94,15 @@ def test_scan_over_steps(cell: str) -> None:
     """Steps with the carried state, in a loop of XLA's, are the whole."""
     given = draw(cell)
     del given["lengths"]
-    descriptor = vkrnn.LSTMDescriptor(produce_cell=True) if cell == "lstm" else None
+    descriptor = DESCRIPTORS[cell](produce_cell=True) if CELLS[cell] else None
     wanted = getattr(ours, cell)(**given, descriptor=descriptor)
 
     def step(states: Any, row: Any) -> Any:
         results = getattr(ours, cell)(**(given | {"source": row[jnp.newaxis]}), **states, descriptor=descriptor)
-        found = {"init_state": results.output[0]}
-        if cell == "lstm":
-            found["init_cell"] = results.cell_output[0]
-        return found, results.output[0]
+        found = {f"init_{name}": getattr(results, f"{name}_output")[0] for name in CELLS[cell]}
+        return found | {"init_state": results.output[0]}, results.output[0]
 
-    zeros = {name: jnp.zeros((N, H)) for name in ("init_state", "init_cell")[: 2 if cell == "lstm" else 1]}
+    zeros = {f"init_{name}": jnp.zeros((N, H)) for name in ("state", *CELLS[cell])}
     _, output = jax.jit(lambda source: jax.lax.scan(step, zeros, source))(given["source"])
     assert np.array_equal(output, wanted.output)
 
@@ -118,6 +116,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "lstm": {"forget_gate_last": True, "cell_gate_activation": "relu", "clip": 0.7},
     "gru": {"reset_after": True, "flip_z": True, "reset_gate_first": True, "output_gate_activation": "none"},
+    "slstm": {"forget_gate": "exponential", "clip": 0.7},
 }
 
 
@@ -125,17 +124,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_options_reach_the_handler(cell: str) -> None:
     """Flags, activations and numbers."""
     given = draw(cell)
-    descriptor = getattr(vkrnn, type(DEFAULTS[cell]).__name__)(**OPTIONS[cell])
+    descriptor = DESCRIPTORS[cell](**OPTIONS[cell])
     wanted = getattr(vkrnn, cell)(**given, descriptor=descriptor).output
     assert np.array_equal(jax.jit(function_of(cell, descriptor=descriptor))(given), wanted)
     assert not np.array_equal(jax.jit(function_of(cell))(given), wanted)
-
-
-DEFAULTS = {
-    "single_gate_rnn": vkrnn.SingleGateRNNDescriptor(),
-    "lstm": vkrnn.LSTMDescriptor(),
-    "gru": vkrnn.GRUDescriptor(),
-}
 
 
 @every_cell

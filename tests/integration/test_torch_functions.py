@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import CASES, GATES, OPTIONAL, Case, by_id, inputs
+from cases import CASES, CELLS, GATES, OPTIONAL, Case, by_id, inputs
 from oracles import require
 
 torch = require("torch")
@@ -23,6 +23,7 @@ LIVELY = {
     "single_gate_rnn": {"activation": "tanh"},
     "lstm": {"output_peephole_new_cell": True},
     "gru": {"flip_z": True},
+    "slstm": {"forget_gate": "exponential"},
 }
 
 
@@ -56,7 +57,7 @@ def test_numbers_are_those_of_the_functions(case: Case) -> None:
     cell = case.cell
     given = {name: array.astype(np.float64) for name, array in inputs(case).items()}
     tensors = tensors_of(case)
-    produces = {"produce_cell": True} if cell == "lstm" else {}
+    produces = {"produce_cell": True} if CELLS[cell] else {}
     found = getattr(ours, cell)(**tensors, descriptor=case.descriptor(**produces))
     wanted = getattr(vkrnn, cell)(**given, descriptor=case.descriptor(training=True, **produces))
     assert np.array_equal(found.output.detach().numpy(), wanted.output)
@@ -66,12 +67,13 @@ def test_numbers_are_those_of_the_functions(case: Case) -> None:
     outputs, upstream = [found.output], [torch.from_numpy(above)]
     if cell == "gru":
         taken["output_fwd"] = wanted.output
-    if cell == "lstm":
-        above = np.random.default_rng(2).standard_normal(wanted.output.shape)
-        taken |= {"cell_output_fwd": wanted.cell_output, "cell_gradient": above}
-        outputs.append(found.cell_output)
+    for name in CELLS[cell]:
+        above = np.random.default_rng(len(name)).standard_normal(wanted.output.shape)
+        result = f"{name}_output"
+        taken |= {f"{result}_fwd": getattr(wanted, result), f"{name}_gradient": above}
+        outputs.append(getattr(found, result))
         upstream.append(torch.from_numpy(above))
-        assert np.array_equal(found.cell_output.detach().numpy(), wanted.cell_output)
+        assert np.array_equal(getattr(found, result).detach().numpy(), getattr(wanted, result))
     names = [name for name, tensor in tensors.items() if tensor.requires_grad]
     got = torch.autograd.grad(outputs, [tensors[name] for name in names], upstream)
     expected = getattr(vkrnn, f"{cell}_gradients")(**given, **taken, descriptor=case.descriptor())
@@ -82,7 +84,7 @@ def test_numbers_are_those_of_the_functions(case: Case) -> None:
 @every_cell
 @pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}], ids=["forward", "reverse", "both"])
 def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
-    """Gradients agree with finite differences, also those through an LSTM's cell states."""
+    """Gradients agree with finite differences, also those through cell states."""
     case = everything(cell)
     case = replace(case, options={**case.options, **way})
     given = tensors_of(case)
@@ -90,9 +92,9 @@ def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
 
     def results(*values: Any) -> Any:
         arguments = given | dict(zip(names, values, strict=True))
-        if cell != "lstm":
+        if not CELLS[cell]:
             return getattr(ours, cell)(**arguments, descriptor=case.descriptor()).output
-        return tuple(ours.lstm(**arguments, descriptor=case.descriptor(produce_cell=True)))
+        return tuple(getattr(ours, cell)(**arguments, descriptor=case.descriptor(produce_cell=True)))
 
     assert torch.autograd.gradcheck(results, [given[name] for name in names])
 
@@ -102,17 +104,18 @@ def test_opcheck(cell: str) -> None:
     """Schema, fake tensors, autograd and dispatch of both operators pass torch's checks."""
     case = everything(cell)
     given = tensors_of(case)
-    tensors = [given.get(name) for name in _operations.ARGUMENTS]
+    form = _operations.FORMS[cell]
+    tensors = [given.get(name) for name in form.arguments]
     options = _operations.options_of(case.descriptor())
-    torch.library.opcheck(_operations.operation, [*tensors, cell, options, True])
+    torch.library.opcheck(form.operation, [*tensors, cell, options, True])
     arrays = [None if tensor is None else tensor.detach() for tensor in tensors]
-    torch.library.opcheck(_operations.operation, [*arrays, cell, options, False])
+    torch.library.opcheck(form.operation, [*arrays, cell, options, False])
     with torch.no_grad():
-        output, cells, z_state = _operations.operation(*tensors, cell, options, True)  # noqa: FBT003
-    kept = {"gru": (output, None), "lstm": (None, cells), "single_gate_rnn": (None, None)}[cell]
-    torch.library.opcheck(
-        _operations._backward, [torch.rand_like(output), None, *kept, z_state, *arrays, cell, options]
-    )
+        *states, z_state = form.operation(*tensors, cell, options, True)  # noqa: FBT003
+    reads = [cell == "gru", *(name in _operations.CELLS[cell].outputs for name in form.outputs[1:-1])]
+    kept = [state if is_read else None for state, is_read in zip(states, reads, strict=True)]
+    above = [torch.rand_like(states[0]), *(None for _ in states[1:])]
+    torch.library.opcheck(form.backward, [*above, *kept, z_state, *arrays, cell, options])
 
 
 @every_cell
@@ -199,8 +202,9 @@ def test_training_state() -> None:
     assert plain._fields == ("output",)
     with pytest.raises(AttributeError, match="lstm returned no 'z_state': the descriptor has training=False"):
         plain.z_state  # noqa: B018
-    values = [given.get(name) for name in _operations.ARGUMENTS]
-    *_, z_state = _operations.operation(*values, "lstm", _operations.options_of(case.descriptor()), False)  # noqa: FBT003
+    form = _operations.FORMS["lstm"]
+    values = [given.get(name) for name in form.arguments]
+    *_, z_state = form.operation(*values, "lstm", _operations.options_of(case.descriptor()), False)  # noqa: FBT003
     assert z_state.numel() == 0
 
 

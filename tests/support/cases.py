@@ -16,37 +16,46 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 
 Floats: TypeAlias = NDArray[np.float32]
-Descriptor: TypeAlias = SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor
+Descriptor: TypeAlias = SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor | SLSTMDescriptor
 
-GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
+GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3, "slstm": 4}
+# The states besides h.
+CELLS: dict[str, tuple[str, ...]] = {
+    "single_gate_rnn": (),
+    "lstm": ("cell",),
+    "gru": (),
+    "slstm": ("cell", "normalizer", "stabilizer"),
+}
 DESCRIPTORS: dict[str, type[Descriptor]] = {
     "single_gate_rnn": SingleGateRNNDescriptor,
     "lstm": LSTMDescriptor,
     "gru": GRUDescriptor,
+    "slstm": SLSTMDescriptor,
 }
 # The optional arguments in the order of their gradients; mask has none.
 OPTIONAL = {
     "single_gate_rnn": ("input_weight", "bias", "init_state", "mask"),
     "lstm": ("input_weight", "bias", "peephole", "init_state", "init_cell", "mask"),
     "gru": ("input_weight", "bias", "init_state", "secondary_bias", "mask"),
+    "slstm": ("input_weight", "bias", "init_state", "init_cell", "init_normalizer", "init_stabilizer", "mask"),
 }
 # Arguments of the gradients only.
-UPSTREAM = {
-    "single_gate_rnn": ("state_gradient",),
-    "lstm": ("state_gradient", "cell_gradient"),
-    "gru": ("state_gradient",),
-}
+UPSTREAM = {cell: ("state_gradient", *(f"{name}_gradient" for name in names)) for cell, names in CELLS.items()}
 # The boolean properties that change a cell's equations or its gate order. All are off by default.
 FLAGS: dict[str, tuple[str, ...]] = {
     "single_gate_rnn": (),
     "lstm": ("forget_gate_last", "output_peephole_new_cell"),
     "gru": ("reset_gate_first", "reset_after", "flip_z"),
+    "slstm": (),
 }
+# The options that are words, each with its values, the default first.
+WORDS: dict[str, dict[str, tuple[str, ...]]] = {cell: {} for cell in GATES}
+WORDS["slstm"] = {"forget_gate": ("sigmoid", "exponential")}
 # The activation properties, each with its default.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, dict[str, str]] = {
     "single_gate_rnn": {"activation": "relu"},
     "lstm": {
         "input_gate_activation": "sigmoid",
@@ -56,9 +65,11 @@ ACTIVATIONS = {
         "activation": "tanh",
     },
     "gru": {"update_gate_activation": "sigmoid", "reset_gate_activation": "sigmoid", "output_gate_activation": "tanh"},
+    "slstm": {},
 }
-# The numeric properties of every descriptor, each with its default.
-NUMBERS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5, "clip": 0.0}
+# The numeric properties, each with its default.
+_OF_ACTIVATIONS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5}
+NUMBERS = {cell: (_OF_ACTIVATIONS if ACTIVATIONS[cell] else {}) | {"clip": 0.0} for cell in GATES}
 # The numbers of blocks on the weights' diagonals, by weight.
 HEADS = {"recurrent_weight": "heads", "input_weight": "input_heads"}
 NAMES = tuple(member.name.lower() for member in Activation)
@@ -67,9 +78,13 @@ _SHORT = {
     "bias": "b",
     "init_state": "h0",
     "init_cell": "c0",
+    "init_normalizer": "n0",
+    "init_stabilizer": "m0",
     "secondary_bias": "b2",
     "state_gradient": "dh",
     "cell_gradient": "dc",
+    "normalizer_gradient": "dn",
+    "stabilizer_gradient": "dm",
 }
 
 
@@ -79,7 +94,8 @@ class Case:
 
     `options` are keyword arguments of the cell's descriptor. `present` holds the optional arguments, those of the
     gradients included. Without ``input_weight`` I must be D*G*H. `lenient` passes states as [1, N, DH] and a
-    bidirectional peephole as [8H]. `each_cell` passes the gradients of all cells, [T, N, DH]. `values` is one of:
+    bidirectional peephole as [8H]. `each_cell` passes the gradients of all cells, [T, N, DH]; the
+    stabilizer's stays that of the last step. `values` is one of:
 
     - ``modest``: small enough that no gate saturates; nothing is zero
     - ``saturated``: source and bias so large that most gates saturate
@@ -169,10 +185,14 @@ class Case:
             "peephole": (2, G * H) if D == 2 and not self.lenient else (D * G * H,),
             "init_state": state,
             "init_cell": state,
+            "init_normalizer": state,
+            "init_stabilizer": state,
             "mask": (T, N, D * H) if self.mask_shape is None else self.mask_shape,
             "source_gradient": (T, N, D * H),
             "state_gradient": state,
             "cell_gradient": (T, N, D * H) if self.each_cell else state,
+            "normalizer_gradient": (T, N, D * H) if self.each_cell else state,
+            "stabilizer_gradient": state,
         }[name]
 
     def _draw(self, name: str) -> Floats:
@@ -186,9 +206,11 @@ class Case:
             size = {"init_state": 0.25, "mask": 2.0, "init_cell": 1.0}.get(name, 0.5)
             if name == "bias" and "hard_sigmoid" in functions:
                 size = 2.5
-            signs = 1.0 if name == "mask" else rng.choice([-1.0, 1.0], shape)
+            signs = 1.0 if name in ("mask", "init_normalizer") else rng.choice([-1.0, 1.0], shape)
             return np.asarray(np.full(shape, size) * signs, np.float32)
         away_from_zero = rng.uniform(0.2, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
+        if name == "init_normalizer":
+            return np.asarray(0.5 + np.abs(away_from_zero), np.float32)  # the cell is divided by it
         if name == "mask":
             drawn = rng.integers(0, 2, shape) * 2.0 if self.values == "dropout" else 1.5 - np.abs(away_from_zero)
             return np.asarray(drawn, np.float32)
@@ -259,11 +281,12 @@ def gradient_inputs(case: Case, forward_results: Any) -> dict[str, Any]:
     Those are source_gradient, state_gradient and cell_gradient (the latter two if present), and the results of a
     training call under the names by which the gradients take them.
     """
-    taken = {"z_state": "z_state", "cell_output_fwd": "cell_output", "output_fwd": "output"}
-    wanted = {"single_gate_rnn": ["z_state"], "lstm": ["z_state", "cell_output_fwd"], "gru": ["z_state", "output_fwd"]}
+    wanted = ["z_state", *(f"{name}_output_fwd" for name in CELLS[case.cell])]
+    if case.cell == "gru":
+        wanted.append("output_fwd")
     names = ["source_gradient", *(name for name in UPSTREAM[case.cell] if name in case.present)]
     upstream = {name: case._draw(name) for name in names}
-    return upstream | {name: getattr(forward_results, taken[name]) for name in wanted[case.cell]}
+    return upstream | {name: getattr(forward_results, name.removesuffix("_fwd")) for name in wanted}
 
 
 def last_states(
@@ -285,10 +308,8 @@ def loss(
 ) -> Any:
     """Return the scalar loss whose gradients are computed, from the inputs and results of a training call."""
     total = np.sum(upstream["source_gradient"] * results.output)
-    for name, result, initial in (
-        ("state_gradient", "output", "init_state"),
-        ("cell_gradient", "cell_output", "init_cell"),
-    ):
+    for state in ("state", *CELLS[case.cell]):
+        name, result, initial = f"{state}_gradient", f"{state}_output".removeprefix("state_"), f"init_{state}"
         if name in upstream:
             found = getattr(results, result)
             if case.T == 1 or upstream[name].shape != found.shape:
@@ -344,7 +365,7 @@ def _functions(cell: str) -> Iterator[Case]:
                 yield _case(cell, next(sizes), direction | {gate: activation})
         else:
             yield _case(cell, next(sizes), next(directions) | reset | {gate: activation})
-    if cell != "single_gate_rnn":
+    if len(ACTIVATIONS[cell]) > 1:
         for activation in NAMES:
             yield _case(cell, (3, 2, 5, 4), next(directions) | dict.fromkeys(ACTIVATIONS[cell], activation))
 
@@ -376,6 +397,20 @@ def _flags(cell: str) -> Iterator[Case]:
             yield _case(cell, next(sizes), direction | {"training": True}, seed=1)
 
 
+def _words(cell: str) -> Iterator[Case]:
+    """Yield, for each direction, the values of options that are words, and units of an sLSTM without a past."""
+    sizes = itertools.cycle(_SIZES)
+    if cell != "slstm":
+        return
+    for direction in DIRECTIONS:
+        for forget_gate, cells in itertools.product(WORDS[cell]["forget_gate"], ({}, {"produce_cell": True})):
+            yield _case(cell, next(sizes), direction | cells | {"forget_gate": forget_gate}, seed=1)
+        options = direction | {"forget_gate": "exponential"}
+        yield _case(cell, next(sizes), options, present=_all(cell) - {"input_weight"}, seed=1)
+        few = frozenset(["input_weight", "init_cell", "init_stabilizer", "cell_gradient"])
+        yield _case(cell, next(sizes), options, present=few, seed=1)
+
+
 def _shapes(cell: str) -> Iterator[Case]:
     """Yield sizes of 1, primes beyond a workgroup, every rank of mask, and lenient shapes."""
     directions = itertools.cycle(DIRECTIONS)
@@ -404,6 +439,11 @@ def _shapes(cell: str) -> Iterator[Case]:
 
 def _cells(cell: str) -> Iterator[Case]:
     """Yield gradients of all cells: alone, with all other arguments, and with other sizes."""
+    if cell == "slstm":
+        for direction in DIRECTIONS:
+            yield _case(cell, (5, 3, 7, 4), direction, each_cell=True)
+            yield _case(cell, (17, 2, 3, 5), direction | {"clip": 0.5}, each_cell=True, lenient=True)
+        yield _case(cell, (2, 67, 3, 131), {"bidirectional": True}, each_cell=True, tags=frozenset(["wide"]))
     if cell != "lstm":
         return
     few, everything = frozenset(["input_weight", "cell_gradient"]), _all(cell)
@@ -423,9 +463,11 @@ def _numbers(cell: str) -> Iterator[Case]:
     for direction in DIRECTIONS:
         bounded = {"activation": "sigmoid"} if cell == "single_gate_rnn" else {}
         yield _case(cell, (5, 3, 7, 4), direction | bounded, values="saturated")
+        yield _case(cell, (5, 3, 7, 4), direction | bounded, values="dropout")
+        if not ACTIVATIONS[cell]:
+            continue
         hard = dict.fromkeys(ACTIVATIONS[cell], "hard_sigmoid")
         yield _case(cell, (5, 3, 7, 4), direction | hard, values="saturated")
-        yield _case(cell, (5, 3, 7, 4), direction | bounded, values="dropout")
         kinked: dict[str, Any] = dict.fromkeys(ACTIVATIONS[cell], "relu")
         yield _case(cell, (2, 4, 3, 5), direction | kinked, values="kinks")
         # One step only: 0.2 is not exact, so a hard-sigmoid fed by another is only near its corners.
@@ -440,7 +482,8 @@ def _gates(cell: str) -> Iterator[Case]:
     kinds = itertools.cycle(("hard_sigmoid", "sigmoid", "tanh"))
     functions: dict[str, Any] = dict(zip(ACTIVATIONS[cell], kinds, strict=False))
     new_cell: dict[str, Any] = {"output_peephole_new_cell": True} if cell == "lstm" else {}
-    falling = {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75}
+    falling = {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4} if ACTIVATIONS[cell] else {}
+    falling |= {"clip": 0.75}
     yield _case(cell, (4, 5, 3, 6), {"bidirectional": True} | new_cell | functions | falling)
     yield _case(cell, (5, 3, 7, 4), {"reverse": True} | new_cell | {"clip": 0.5})
     if cell == "lstm":
@@ -449,11 +492,12 @@ def _gates(cell: str) -> Iterator[Case]:
 
 def _mixed(cell: str) -> Iterator[Case]:
     """Yield cases with random options, arguments and sizes."""
-    rng = np.random.default_rng([19, GATES[cell]])
+    rng = np.random.default_rng([19, GATES[cell], *([1] if cell == "slstm" else [])])
     for seed in range(2, 7):
         options: dict[str, Any] = dict(DIRECTIONS[rng.integers(3)])
         options |= {name: True for name in FLAGS[cell] if rng.integers(2)}
         options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.integers(2)}
+        options |= {name: str(rng.choice(words)) for name, words in WORDS[cell].items() if rng.integers(2)}
         present = frozenset(name for name in sorted(_all(cell)) if rng.integers(4))
         T, N, I, H = (int(size) for size in rng.permutation([2, 3, 4, 5, 6, 7, 9])[:4])
         yield _case(cell, (T, N, I, H), options, present=present, seed=seed)
@@ -481,7 +525,7 @@ def _heads(cell: str) -> Iterator[Case]:
 CASES: tuple[Case, ...] = tuple(
     case
     for cell in GATES
-    for block in (_arguments, _functions, _flags, _shapes, _numbers, _gates, _mixed, _cells, _heads)
+    for block in (_arguments, _functions, _flags, _words, _shapes, _numbers, _gates, _mixed, _cells, _heads)
     for case in block(cell)
 )
 assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from cases import ACTIVATIONS, DIRECTIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case
+from cases import ACTIVATIONS, CELLS, DIRECTIONS, FLAGS, GATES, NAMES, NUMBERS, OPTIONAL, UPSTREAM, WORDS, Case
 
 # Two factors and their values, all by index.
 Pair: TypeAlias = tuple[int, int, int, int]
@@ -15,7 +15,7 @@ Pair: TypeAlias = tuple[int, int, int, int]
 # T, N, I, H: pairwise different, H a multiple of four or not, some sizes 1. Without an input weight, I follows.
 SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 1, 6, 1))
 # The numeric properties at their defaults and away from them.
-NUMBERS: tuple[dict[str, float], ...] = ({}, {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75})
+SETTINGS: tuple[dict[str, float], ...] = ({}, {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75})
 
 
 def covering_array(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -83,10 +83,13 @@ def covering_cases() -> list[Case]:
 
 def _variants(cell: str) -> list[dict[str, Any]]:
     """Return the constants of the kernels. The rotation shifts the list of activations along the gates."""
-    flags = dict.fromkeys((*FLAGS[cell], *(["each_cell"] if cell == "lstm" else [])), (False, True))
+    flags = dict.fromkeys((*FLAGS[cell], *(["each_cell"] if CELLS[cell] else [])), (False, True))
+    numbers = [{name: setting[name] for name in NUMBERS[cell] if name in setting} for setting in SETTINGS]
     heads = (False, True)
-    rows = covering_array({"sizes": SIZES, "mask": (True, False), "numbers": NUMBERS, "heads": heads, **flags})
-    assert len(rows) >= len(NAMES), "too few variants for each activation at each gate"
+    rows = covering_array(
+        {"sizes": SIZES, "mask": (True, False), "numbers": numbers, "heads": heads, **flags, **WORDS[cell]}
+    )
+    assert len(rows) >= len(NAMES) or not ACTIVATIONS[cell], "too few variants for each activation at each gate"
     return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
 
 
@@ -99,6 +102,7 @@ def _case(cell: str, variant: Mapping[str, Any], rest: Mapping[str, Any]) -> Cas
     options: dict[str, Any] = (
         dict(rest["direction"]) | variant["numbers"] | {flag: True for flag in FLAGS[cell] if variant[flag]}
     )
+    options |= {name: variant[name] for name in WORDS[cell]}
     for gate, name in enumerate(ACTIVATIONS[cell]):
         options[name] = NAMES[(variant["rotation"] + gate) % len(NAMES)]
     present = {name for name in _arguments(cell) if rest[name]} | ({"mask"} if variant["mask"] else set())

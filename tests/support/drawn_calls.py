@@ -1,4 +1,4 @@
-"""Random calls of the six functions from a seed, with any options, sizes, dtypes and layouts; half have a mistake.
+"""Random calls of the functions from a seed, with any options, sizes, dtypes and layouts; half have a mistake.
 
 A call without a mistake must agree with the reference. A call with one must raise a documented class of error, whose
 message begins with the function's name, or be valid after all and agree with the reference.
@@ -17,6 +17,7 @@ import vkrnn
 import vkrnn.reference
 from cases import (
     ACTIVATIONS,
+    CELLS,
     DESCRIPTORS,
     FLAGS,
     GATES,
@@ -25,6 +26,7 @@ from cases import (
     NUMBERS,
     OPTIONAL,
     UPSTREAM,
+    WORDS,
     Case,
     gradient_inputs,
     inputs,
@@ -88,10 +90,11 @@ def draw_options(rng: Generator) -> Options:
     options |= {"reverse": True} if direction == 1 else {"bidirectional": True} if direction == 2 else {}
     options |= {name: True for name in FLAGS[cell] if rng.random() < 0.4}
     options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.random() < 0.3}
-    options |= {name: float(rng.uniform(0.1, 1)) for name in NUMBERS if rng.random() < 0.15}
+    options |= {name: str(rng.choice(words)) for name, words in WORDS[cell].items() if rng.random() < 0.5}
+    options |= {name: float(rng.uniform(0.1, 1)) for name in NUMBERS[cell] if rng.random() < 0.15}
     gradients = bool(rng.random() < 0.5)
     if not gradients:
-        names = ["training"] + ["produce_cell"] * (cell == "lstm")
+        names = ["training"] + ["produce_cell"] * bool(CELLS[cell])
         options |= {name: True for name in names if rng.random() < 0.4}
     names = [*OPTIONAL[cell], *UPSTREAM[cell]]
     present = frozenset(name for name in names if rng.random() < 0.6)
@@ -231,9 +234,9 @@ def _an_argument_too_many(rng: Generator, call: Drawn) -> None:
 
 
 def _the_descriptor_is_another(rng: Generator, call: Drawn) -> None:
-    classes = [vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNNDescriptor]
+    classes = list(DESCRIPTORS.values())
     if rng.random() < 0.5:
-        call.descriptor, call.options = classes[rng.integers(3)], {}
+        call.descriptor, call.options = classes[rng.integers(len(classes))], {}
         return
     properties = ["activation", "reverse", "bidirectional", "training", "forget_gate_last", "reset_after", "nonsense"]
     values = [garbage(rng), str(rng.choice(NAMES)), bool(rng.integers(2)), int(rng.integers(5))]

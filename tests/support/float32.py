@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cases import ACTIVATIONS, NUMBERS, Case, blocks_of, dense, without_heads
+from cases import ACTIVATIONS, CELLS, NUMBERS, Case, blocks_of, dense, without_heads
 
 Array = NDArray[Any]
 Function = Callable[[Array], Array]
@@ -79,7 +79,7 @@ class Pass:
     x: Array  # [T, N, G, H]: the projected source with the bias
     weight: Array  # [G, H, H]
     mask: Array  # [T, N, H]
-    init: tuple[Array, Array]  # h, c
+    init: tuple[Array, ...]  # h, and the cell states
     vectors: Array  # peephole [4, H], secondary bias [1, H]
     product: Callable[[Array, Array], Array] = exact_product
     stored: Function = np.asarray  # rounds the deltas and the operands that gradients store for all steps
@@ -88,6 +88,8 @@ class Pass:
     @property
     def names(self) -> list[str]:
         """Return the gates' activations and, for the LSTM, the cell's."""
+        if self.case.cell == "slstm":
+            return ["none", "none", "tanh", "sigmoid"]
         return [self.case.options.get(name, default) for name, default in ACTIVATIONS[self.case.cell].items()]
 
     @property
@@ -97,7 +99,8 @@ class Pass:
 
     def functions(self) -> tuple[list[Function], list[Function]]:
         """Return the activations, and their derivatives as functions of the value."""
-        alpha, beta, clip = (self.case.options.get(name, default) for name, default in NUMBERS.items())
+        numbers = NUMBERS[self.case.cell] | dict(self.case.options)
+        alpha, beta, clip = (numbers.get(name, 0.0) for name in ("hard_sigmoid_alpha", "hard_sigmoid_beta", "clip"))
         f = [_values(alpha, beta)[name] for name in self.names]
         df = [_slopes(alpha)[name] for name in self.names]
         if clip == 0:
@@ -120,10 +123,17 @@ class Pass:
             cells[:, :, -1] = new
         return cells
 
+    def log_forget(self, f: Array) -> Array:
+        """Return the logarithm of the forget gate of an sLSTM."""
+        if self.case.options.get("forget_gate") == "exponential":
+            return f
+        return np.minimum(f, 0) - np.log1p(np.exp(-np.abs(f)))
+
     def forward(self) -> tuple[Array, Array, Array]:
-        """Return h, c (empty except for the LSTM) and the training state of all steps."""
+        """Return h, the cell states [T, C, N, H] and the training state of all steps."""
         f, _ = self.functions()
-        h, c = self.init
+        h, *cells = self.init
+        c = cells[0] if cells else h
         on_before, on_new = self.peepholes()
         R = self.weight
         rows = []
@@ -139,6 +149,16 @@ class Pass:
                 o = f[3](a[:, 3] + on_new * c)
                 kept = np.stack([i, forget, z, o], axis=1)
                 h = o * f[4](c)
+                cells = [c]
+            elif self.case.cell == "slstm":
+                c, n, stabilizer = cells
+                kept = np.stack([f[g](x[:, g] + r[:, g]) for g in range(4)], axis=1)
+                i, stays, z, o = kept.swapaxes(0, 1)
+                stays = self.log_forget(stays) + stabilizer
+                stabilizer = np.where(n == 0, i, np.maximum(i, stays))
+                i, forget = np.exp(i - stabilizer), np.exp(np.minimum(stays - stabilizer, 0))
+                cells = [forget * c + i * z, forget * n + i, stabilizer]
+                h = o * cells[0] / cells[1]
             else:
                 z, reset = f[0](x[:, 0] + r[:, 0]), f[1](x[:, 1] + r[:, 1])
                 after = self.case.options.get("reset_after")
@@ -148,28 +168,32 @@ class Pass:
                 o = f[2](candidate + x[:, 2])
                 kept = np.stack([z, reset, o], axis=1)
                 h = (1 - z) * h + z * o if self.case.options.get("flip_z") else z * h + (1 - z) * o
-            rows.append((h, c, kept))
+            rows.append((h, np.stack(cells) if cells else np.empty((0, *h.shape)), kept))
         return tuple(np.stack(part) for part in zip(*rows, strict=True))  # type: ignore[return-value]
 
-    def backward(self, h: Array, c: Array, kept: Array, up: Array, dh: Array, up_cell: Array) -> dict[str, Array]:
+    def backward(self, h: Array, cells: Array, kept: Array, up: Array, dh: Array, up_cells: Array) -> dict[str, Array]:
         """Return the gates' gradients [T, N, G, H] as "delta", and the others by name, except source, W and b.
 
-        `h`, `c` and `kept` are forward results. `up` and `up_cell` are the gradients of every h and c, `dh` is that of
-        the last h.
+        `h`, `cells` and `kept` are forward results. `up` and `up_cells` are the gradients of every h and of all cell
+        states, `dh` is that of the last h.
         """
         f, df = self.functions()
         on_before, on_new = self.peepholes()
         R, flip, after = self.weight, *(self.case.options.get(name) for name in ("flip_z", "reset_after"))
         if self.case.cell == "single_gate_rnn":
             h = f[0](kept[:, :, 0])
+        c, up_cell = (each[:, 0] if each.shape[1] else np.zeros_like(h) for each in (cells, up_cells))
         if self.case.cell == "lstm":
             h = kept[:, :, 3] * f[4](c)
+        if self.case.cell == "slstm":
+            h = kept[:, :, 3] * c / cells[:, 1]
         h_before = np.concatenate([self.init[0][None], h[:-1]])
-        c_before = np.concatenate([self.init[1][None], c[:-1]])
+        cells_before = np.concatenate([np.stack(self.init[1:])[None], cells[:-1]]) if cells.shape[1] else cells
+        c_before = cells_before[:, 0] if cells.shape[1] else h_before
         delta = np.empty_like(kept)
         fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # the operand of each gate's R
         into = np.empty_like(kept)  # the gradient of that product
-        dc = np.zeros_like(dh)
+        dc, d_cells = np.zeros_like(dh), np.zeros_like(cells[0])
         for k in reversed(range(len(kept))):
             m, total, d = self.mask[k], up[k] + dh, delta[k]
             direct = np.zeros_like(dh)  # gradient of the previous state that does not pass through R
@@ -185,6 +209,29 @@ class Pass:
                 d[:, 1] = d_cell * c_before[k] * df[1](forget)
                 d[:, 2] = d_cell * i * df[2](z)
                 dc = d_cell * forget + (on_before * d).sum(axis=1)
+                d_cells = dc[None]
+                into[k] = d
+            elif self.case.cell == "slstm":
+                i_sum, f_sum, z, o = kept[k].swapaxes(0, 1)
+                n, stabilizer = cells[k, 1:]
+                enters = i_sum >= stabilizer
+                late = self.log_forget(f_sum) + cells_before[k, 2] - stabilizer
+                i, forget = np.exp(i_sum - stabilizer), np.where(enters, np.exp(np.minimum(late, 0)), 1)
+                forget = forget.astype(i.dtype)
+                of_ratio = total * o / n
+                d_c = d_cells[0] + up_cells[k, 0] + of_ratio
+                d_n = d_cells[1] + up_cells[k, 1] - of_ratio * c[k] / n
+                to_i = (d_c * z + d_n) * i
+                to_f = (d_c * c_before[k] + d_n * cells_before[k, 1]) * forget
+                to_f = to_f * ~((cells_before[k, 1] == 0) & (late >= 0))
+                d_m = d_cells[2] + up_cells[k, 2] - to_i - to_f
+                to_i, to_f = to_i + d_m * enters, to_f + d_m * ~enters
+                sigmoid = self.case.options.get("forget_gate") != "exponential"
+                d[:, 0] = to_i * df[0](i_sum)
+                d[:, 1] = to_f * df[1](f_sum) * (_sigmoid(-f_sum) if sigmoid else 1)
+                d[:, 2] = d_c * i * df[2](z)
+                d[:, 3] = total * c[k] / n * df[3](o)
+                d_cells = np.stack([d_c * forget, d_n * forget, to_f])
                 into[k] = d
             else:
                 z, reset, o = kept[k].swapaxes(0, 1)
@@ -215,8 +262,7 @@ class Pass:
             "peephole": (delta * self.weighed(c_before, c)).sum(axis=(0, 1)),
             "secondary_bias": into[:, :, -1].sum(axis=(0, 1)) * bool(after),
             "init_state": dh,
-            "init_cell": dc,
-        }
+        } | {f"init_{name}": gradient for name, gradient in zip(CELLS[self.case.cell], d_cells, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -297,12 +343,17 @@ class Program:
         shape = (self.case.N, self.case.D, self.case.H)
         return given[name].reshape(shape)[:, direction] if name in given else np.zeros(shape, self.dtype)[:, direction]
 
-    def _each_cell(self, direction: int, given: Mapping[str, Array]) -> Array:
-        """Return the gradients of all cells; those of the last one alone are zeros in the steps before."""
-        if self.case.each_cell and "cell_gradient" in given:
-            return self._states(given["cell_gradient"], direction)
-        last = self._state("cell_gradient", direction, given)
+    def _each(self, name: str, direction: int, given: Mapping[str, Array]) -> Array:
+        """Return the gradients of all steps; those of the last one alone are zeros in the steps before."""
+        if name in given and given[name].shape == (self.case.T, self.case.N, self.case.D * self.case.H):
+            return self._states(given[name], direction)
+        last = self._state(name, direction, given)
         return np.concatenate([np.zeros((self.case.T - 1, *last.shape), self.dtype), last[None]])
+
+    def _cells(self, names: str, direction: int, given: Mapping[str, Array]) -> Array:
+        """Return what is given for the cell states: [T, C, N, H]."""
+        found = [self._each(names.format(name), direction, given) for name in CELLS[self.case.cell]]
+        return np.stack(found, axis=1) if found else np.empty((self.case.T, 0, self.case.N, self.case.H))
 
     def _pass(self, direction: int) -> Pass:
         case, given = self.case, self.arrays
@@ -320,7 +371,7 @@ class Program:
             self._gates(x, direction, source=True),
             given["recurrent_weight"].reshape(case.D, case.G, case.H, case.H)[direction][self.slots],
             self._states(np.broadcast_to(given.get("mask", self.dtype(1)), full), direction),
-            (self._state("init_state", direction, given), self._state("init_cell", direction, given)),
+            tuple(self._state(f"init_{name}", direction, given) for name in ("state", *CELLS[case.cell])),
             vectors,
             self.product,
             self.stored,
@@ -340,10 +391,12 @@ class Program:
         return {name: inverse.of(name, array) for name, array in results.items()}
 
     def forward(self) -> dict[str, Array]:
-        """Return output, cell_output and z_state, whatever the descriptor requests."""
-        h, c, kept = zip(*(one.forward() for one in self.passes), strict=True)
+        """Return the output, the cell states and z_state, whatever the descriptor requests."""
+        h, cells, kept = zip(*(one.forward() for one in self.passes), strict=True)
         found = {"output": self._join_states(h), "z_state": self._join_gates(kept, source=False)}
-        return self._turned_back(found | ({"cell_output": self._join_states(c)} if self.case.cell == "lstm" else {}))
+        for number, name in enumerate(CELLS[self.case.cell]):
+            found[f"{name}_output"] = self._join_states([each[:, number] for each in cells])
+        return self._turned_back(found)
 
     def gradients(self, upstream: Mapping[str, Array]) -> dict[str, Array]:
         """Return the gradients by name. `upstream` has the arguments that the forward call lacks."""
@@ -353,11 +406,11 @@ class Program:
         found = [
             one.backward(
                 self._states(up.get("output_fwd", none), d),
-                self._states(up.get("cell_output_fwd", none), d),
+                self._cells("{}_output_fwd", d, up),
                 self._gates(up["z_state"], d, source=False),
                 self._states(up["source_gradient"], d),
                 self._state("state_gradient", d, up),
-                self._each_cell(d, up),
+                self._cells("{}_gradient", d, up),
             )
             for d, one in enumerate(self.passes)
         ]
@@ -373,7 +426,9 @@ class Program:
             "peephole": np.stack([part["peephole"][back] for part in found]),
             "secondary_bias": np.concatenate([part["secondary_bias"] for part in found]),
             "init_state": np.concatenate([part["init_state"] for part in found], axis=-1),
-            "init_cell": np.concatenate([part["init_cell"] for part in found], axis=-1),
+        } | {
+            f"init_{name}": np.concatenate([part[f"init_{name}"] for part in found], axis=-1)
+            for name in CELLS[case.cell]
         }
         wanted = [name for name in given if name != "mask"]
         turned = self._turned_back({name: gradients[name].reshape(given[name].shape) for name in wanted})

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import CELLS, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
 from resident import position
 
 __all__ = ["PORTABLE", "dispatches", "full", "plan", "portable_device", "zeros"]
@@ -37,7 +37,8 @@ def zeros(case: Case, *, gradients: bool) -> dict[str, Array]:
         return arrays
     states = np.zeros((case.T, case.N, case.D * case.H), np.float32)
     gates = np.zeros((case.T, case.N, case.D * case.G * case.H), np.float32)
-    forward = vkrnn.Results(case.cell, ["output", "cell_output", "z_state"], [states, states, gates])
+    cells = [f"{name}_output" for name in CELLS[case.cell]]
+    forward = vkrnn.Results(case.cell, ["output", *cells, "z_state"], [states, *(states for _ in cells), gates])
     return arrays | gradient_inputs(case, forward)
 
 

@@ -14,20 +14,26 @@
 
 namespace vkrnn {
 
-// Tensor arguments of the six operations. A gradient result has the name of the argument that it belongs to.
+// Tensor arguments of the operations. A gradient result has the name of the argument that it belongs to.
 enum class Argument : std::uint8_t {
     source,
     recurrent_weight,
     source_gradient,
     z_state,
     cell_output_fwd,
+    normalizer_output_fwd,
+    stabilizer_output_fwd,
     output_fwd,
     state_gradient,
     cell_gradient,
+    normalizer_gradient,
+    stabilizer_gradient,
     input_weight,
     bias,
     init_state,
     init_cell,
+    init_normalizer,
+    init_stabilizer,
     mask,
     peephole,
     secondary_bias,
@@ -37,11 +43,38 @@ enum class Argument : std::uint8_t {
     reset_cell,
     recurrent_bias,  // of calls in PyTorch's layout only, see Spec::torch_layout
 };
-constexpr std::size_t kArguments = 20;
+constexpr std::size_t kArguments = 26;
 
 // Results of the forward operations. The last states are those after the last step of each batch row and direction.
-enum class Output : std::uint8_t { output, cell_output, z_state, last_state, last_cell };
-constexpr std::size_t kOutputs = 5;
+enum class Output : std::uint8_t {
+    output,
+    cell_output,
+    normalizer_output,
+    stabilizer_output,
+    z_state,
+    last_state,
+    last_cell,
+    last_normalizer,
+    last_stabilizer
+};
+constexpr std::size_t kOutputs = 9;
+
+// The tensors of a state: its initial values, the gradient that enters from above, its values as the gradients take
+// them, and the results of the forward call.
+struct StateTensors {
+    Argument initial, gradient, forward;
+    Output sequence, last;
+};
+
+// The tensors of h and of the cell states, in the order of the cells' equations.
+inline constexpr std::array<StateTensors, 4> kStateTensors{{
+    {Argument::init_state, Argument::state_gradient, Argument::output_fwd, Output::output, Output::last_state},
+    {Argument::init_cell, Argument::cell_gradient, Argument::cell_output_fwd, Output::cell_output, Output::last_cell},
+    {Argument::init_normalizer, Argument::normalizer_gradient, Argument::normalizer_output_fwd,
+     Output::normalizer_output, Output::last_normalizer},
+    {Argument::init_stabilizer, Argument::stabilizer_gradient, Argument::stabilizer_output_fwd,
+     Output::stabilizer_output, Output::last_stabilizer},
+}};
 
 std::string_view name_of(Argument argument);
 std::string_view name_of(Output output);
@@ -83,10 +116,16 @@ struct CountProperty {
     std::size_t slot;  // in Descriptor::counts
 };
 
+// A property that is one of two words. The first one is the default, the second one sets the flag.
+struct ChoiceProperty {
+    Flag flag;
+    std::array<std::string_view, 2> words;
+};
+
 // A property of a descriptor, with its Python name. Boolean properties are false by default.
 struct Property {
     std::string_view name;
-    std::variant<Flag, ActivationProperty, NumberProperty, CountProperty> kind;
+    std::variant<Flag, ActivationProperty, NumberProperty, CountProperty, ChoiceProperty> kind;
 };
 
 // The candidate gate of a cell like the GRU, which is the last gate in both gate orders. Another gate of the same step
@@ -123,6 +162,7 @@ struct Cell {
     std::optional<Vectors> vectors;
     std::optional<Candidate> candidate;
     std::optional<std::vector<Bound>> bounds;  // absent if |h| can grow with any activations
+    bool bounds_need_zero_cells = false;       // whether the bounds hold only without initial cell states
     std::vector<Property> properties;
     std::vector<Parameter> forward;  // in the documented order
     std::vector<Parameter> gradients;

@@ -7,7 +7,7 @@
 
 namespace vkrnn {
 
-enum class CellKind : std::uint8_t { single_gate_rnn, lstm, gru };
+enum class CellKind : std::uint8_t { single_gate_rnn, lstm, gru, slstm };
 
 // The values are those of Apple's MPSGraphRNNActivation.
 enum class Activation : std::uint8_t { none, relu, tanh, sigmoid, hard_sigmoid };

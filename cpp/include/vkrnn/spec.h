@@ -46,6 +46,9 @@ struct Spec {
     // may be a bias of the recurrent product, recurrent_bias, beside that of the input product. If a gate scales the
     // candidate's product, its part for the candidate takes the place of the secondary bias.
     bool torch_layout = false;
+    // Whether a cell's states besides h, if it has several, are one tensor: [.., C H] instead of C times [.., H]. It
+    // takes the place of the first one's in all arguments and results.
+    bool joined_cells = false;
     // How the call takes part in a wavefront of layers (see Wavefront): the steps of each piece, 0 if it does not, and
     // how many lanes share the device.
     std::int64_t piece_steps = 0, lanes = 1;
@@ -78,6 +81,11 @@ struct Spec {
     [[nodiscard]] std::int64_t input_heads() const { return descriptor.counts[kInputHeadsSlot]; }
     [[nodiscard]] std::int64_t input_head_units() const { return H / input_heads(); }
     [[nodiscard]] std::int64_t head_features() const { return I / input_heads(); }
+    // Returns the tensors of the cell states, and how many states are in each of them.
+    [[nodiscard]] std::span<const StateTensors> cell_tensors() const {
+        return std::span(kStateTensors).subspan(1, joined_cells ? 1 : cell().cell_states);
+    }
+    [[nodiscard]] std::int64_t cells_each() const { return joined_cells ? C() : 1; }
     [[nodiscard]] bool packed() const { return packed_rows != 0; }
     // Returns the number of rows of a sequence.
     [[nodiscard]] std::int64_t rows() const { return packed() ? packed_rows : T * N; }
@@ -149,9 +157,9 @@ struct Call {
 };
 
 // What the shapes of a call's arguments do not say. If `packed`, sequences are [sum of lengths, ...] instead of
-// [T, N, ...]; such a call needs lengths and takes no mask. For `torch_layout`, see Spec.
+// [T, N, ...]; such a call needs lengths and takes no mask. For the others, see Spec.
 struct CallForm {
-    bool packed = false, torch_layout = false;
+    bool packed = false, torch_layout = false, joined_cells = false;
 };
 
 // Checks everything that a user can get wrong. Throws TypeError (dtype, unknown argument) or ValueError (rank, size, an

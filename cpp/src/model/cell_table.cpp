@@ -9,13 +9,36 @@ namespace {
 using enum Argument;
 
 constexpr std::array<std::string_view, kArguments> kArgumentNames{
-    "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
-    "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
-    "mask",           "peephole",         "secondary_bias",  "lengths", "reset",           "reset_state",
-    "reset_cell",     "recurrent_bias",
+    "source",
+    "recurrent_weight",
+    "source_gradient",
+    "z_state",
+    "cell_output_fwd",
+    "normalizer_output_fwd",
+    "stabilizer_output_fwd",
+    "output_fwd",
+    "state_gradient",
+    "cell_gradient",
+    "normalizer_gradient",
+    "stabilizer_gradient",
+    "input_weight",
+    "bias",
+    "init_state",
+    "init_cell",
+    "init_normalizer",
+    "init_stabilizer",
+    "mask",
+    "peephole",
+    "secondary_bias",
+    "lengths",
+    "reset",
+    "reset_state",
+    "reset_cell",
+    "recurrent_bias",
 };
-constexpr std::array<std::string_view, kOutputs> kOutputNames{"output", "cell_output", "z_state", "last_state",
-                                                              "last_cell"};
+constexpr std::array<std::string_view, kOutputs> kOutputNames{
+    "output",     "cell_output", "normalizer_output", "stabilizer_output", "z_state",
+    "last_state", "last_cell",   "last_normalizer",   "last_stabilizer"};
 constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh", "sigmoid", "hard_sigmoid"};
 
 }  // namespace
@@ -29,30 +52,39 @@ std::string_view name_of(Activation activation) {
 
 const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     using enum Axis;
+    static const ShapeRule kOfSequence{{{T, N, DH}}, {{T, N, DH}}};
+    static const ShapeRule kOfCells{{{T, N, DCH}}, {{T, N, DCH}}};
+    static const ShapeRule kOfGradient{{{N, DCH}, {one, N, DCH}, {T, N, DCH}}, {{N, DCH}, {one, N, DCH}, {T, N, DCH}}};
+    static const ShapeRule kOfInitial{{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}};
     // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
         {{{T, N, I}}, {{T, N, I}}},                          // source
         {{{GH, head_units}}, {{D, GH, head_units}}},         // recurrent_weight
         {{{T, N, DH}}, {{T, N, DH}}},                        // source_gradient
         {{{T, N, DGH}}, {{T, N, DGH}}},                      // z_state
-        {{{T, N, DCH}}, {{T, N, DCH}}},                      // cell_output_fwd
-        {{{T, N, DH}}, {{T, N, DH}}},                        // output_fwd
+        kOfCells,                                            // cell_output_fwd
+        kOfCells,                                            // normalizer_output_fwd
+        kOfCells,                                            // stabilizer_output_fwd
+        kOfSequence,                                         // output_fwd
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // state_gradient
-        {{{N, DCH}, {one, N, DCH}, {T, N, DCH}},             // cell_gradient
-         {{N, DCH}, {one, N, DCH}, {T, N, DCH}}},
-        {{{DGH, head_features}}, {{DGH, head_features}}},        // input_weight
-        {{{DGH}}, {{DGH}}},                                      // bias
-        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
-        {{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}},  // init_cell
-        {{{T, N, DH}}, {{T, N, DH}}},                            // mask: any shape that broadcasts to this
-        {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
-        {{{DH}}, {{DH}}},                                        // secondary_bias
-        {{{N}}, {{N}}},                                          // lengths
+        kOfGradient,                                         // cell_gradient
+        kOfGradient,                                         // normalizer_gradient
+        kOfGradient,                                         // stabilizer_gradient
+        {{{DGH, head_features}}, {{DGH, head_features}}},    // input_weight
+        {{{DGH}}, {{DGH}}},                                  // bias
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // init_state
+        kOfInitial,                                          // init_cell
+        kOfInitial,                                          // init_normalizer
+        kOfInitial,                                          // init_stabilizer
+        {{{T, N, DH}}, {{T, N, DH}}},                        // mask: any shape that broadcasts to this
+        {{{GH}}, {{D, GH}, {DGH}}},                          // peephole
+        {{{DH}}, {{DH}}},                                    // secondary_bias
+        {{{N}}, {{N}}},                                      // lengths
         {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
         {{{N, DCH}, {T, N, DCH}}, {{N, DCH}, {T, N, DCH}}},                      // reset_cell
-        {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
-        {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
+        {{{DGH}}, {{DGH}}},                                  // recurrent_bias
+        {{{T, N, DGH}}, {{T, N, DGH}}},                      // source without input_weight
     }};
     if (argument == source && !has_input_weight) return kRules.back();
     return kRules.at(static_cast<std::size_t>(argument));
@@ -60,8 +92,15 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
 
 const SymbolicShape& shape_rule(Output output) {
     using enum Axis;
-    static const std::array<SymbolicShape, kOutputs> kRules{
-        {{T, N, DH}, {T, N, DCH}, {T, N, DGH}, {N, DH}, {N, DCH}}};  // indexed by Output
+    static const std::array<SymbolicShape, kOutputs> kRules{{{T, N, DH},
+                                                             {T, N, DCH},
+                                                             {T, N, DCH},
+                                                             {T, N, DCH},
+                                                             {T, N, DGH},
+                                                             {N, DH},
+                                                             {N, DCH},
+                                                             {N, DCH},
+                                                             {N, DCH}}};  // indexed by Output
     return kRules.at(static_cast<std::size_t>(output));
 }
 

@@ -1,4 +1,5 @@
 // The rows of the table of cells.
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -19,12 +20,16 @@ Property activation(std::string_view name, std::size_t slot, Activation document
     return {name, ActivationProperty{slot, documented_default}};
 }
 
-// Adds the properties that every cell has: the parameters of the hard sigmoid, the clipping threshold of the gates'
-// sums, which must fit in float32, and the numbers of heads.
+// Adds the properties that every cell has: the clipping threshold of the gates' sums, the numbers of heads and, if the
+// cell has activations to choose, the parameters of the hard sigmoid. Numbers must fit in float32.
 void add_common_properties(std::vector<Property>& properties) {
     constexpr double kMost = std::numeric_limits<float>::max();
-    properties.push_back({"hard_sigmoid_alpha", NumberProperty{kHardSigmoidAlphaSlot, 0.2, -kMost, kMost}});
-    properties.push_back({"hard_sigmoid_beta", NumberProperty{kHardSigmoidBetaSlot, 0.5, -kMost, kMost}});
+    const bool has_activations = std::ranges::any_of(
+        properties, [](const Property& each) { return std::holds_alternative<ActivationProperty>(each.kind); });
+    if (has_activations) {
+        properties.push_back({"hard_sigmoid_alpha", NumberProperty{kHardSigmoidAlphaSlot, 0.2, -kMost, kMost}});
+        properties.push_back({"hard_sigmoid_beta", NumberProperty{kHardSigmoidBetaSlot, 0.5, -kMost, kMost}});
+    }
     properties.push_back({"clip", NumberProperty{kClipSlot, 0.0, 0.0, kMost}});
     properties.push_back({"heads", CountProperty{kHeadsSlot}});
     properties.push_back({"input_heads", CountProperty{kInputHeadsSlot}});
@@ -158,15 +163,67 @@ Cell gru_cell() {
     };
 }
 
+Cell slstm_cell() {
+    return {
+        .kind = CellKind::slstm,
+        .name = "slstm",
+        .gradients_name = "slstm_gradients",
+        .descriptor_name = "SLSTMDescriptor",
+        .shader = "slstm",
+        .gates = {"input", "forget", "cell", "output"},
+        .slots = {0, 1, 2, 3},
+        .other_slots = {0, 1, 2, 3},
+        .cell_states = 3,
+        .vectors = std::nullopt,
+        .candidate = std::nullopt,
+        .bounds = std::vector<Bound>{},  // |c| <= n, because c and n sum tanh(z) and 1 with the same weights
+        .bounds_need_zero_cells = true,
+        .properties = {flag("reverse", Flag::reverse),
+                       flag("bidirectional", Flag::bidirectional),
+                       flag("training", Flag::training),
+                       flag("produce_cell", Flag::produce_cell),
+                       {"forget_gate", ChoiceProperty{cell_option(0), {"sigmoid", "exponential"}}}},
+        .forward = {{source, kRequired},
+                    {recurrent_weight, kRequired},
+                    {input_weight, kOptional},
+                    {bias, kOptional},
+                    {init_state, kOptional},
+                    {init_cell, kOptional},
+                    {init_normalizer, kOptional},
+                    {init_stabilizer, kOptional},
+                    {mask, kOptional},
+                    {lengths, kOptional}},
+        .gradients = {{source, kRequired},
+                      {recurrent_weight, kRequired},
+                      {source_gradient, kOptional},
+                      {z_state, kRequired},
+                      {cell_output_fwd, kRequired},
+                      {normalizer_output_fwd, kRequired},
+                      {stabilizer_output_fwd, kRequired},
+                      {state_gradient, kOptional},
+                      {cell_gradient, kOptional},
+                      {normalizer_gradient, kOptional},
+                      {stabilizer_gradient, kOptional},
+                      {input_weight, kOptional},
+                      {bias, kOptional},
+                      {init_state, kOptional},
+                      {init_cell, kOptional},
+                      {init_normalizer, kOptional},
+                      {init_stabilizer, kOptional},
+                      {mask, kOptional},
+                      {lengths, kOptional}},
+        .gradient_order = {source, recurrent_weight, input_weight, bias, init_state, init_cell, init_normalizer,
+                           init_stabilizer},
+    };
+}
+
 }  // namespace
 
 std::span<const Cell> cells() {
-    static const std::array<Cell, 3> kCells = [] {
-        std::array<Cell, 3> all{single_gate_rnn_cell(), lstm_cell(), gru_cell()};
-        for (Cell& cell : all) {
-            add_common_properties(cell.properties);
-            cell = with_resets(std::move(cell));
-        }
+    static const std::array<Cell, 4> kCells = [] {
+        std::array<Cell, 4> all{with_resets(single_gate_rnn_cell()), with_resets(lstm_cell()), with_resets(gru_cell()),
+                                slstm_cell()};
+        for (Cell& cell : all) add_common_properties(cell.properties);
         return all;
     }();
     return kCells;

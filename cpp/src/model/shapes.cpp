@@ -8,9 +8,9 @@ std::int64_t multiple_of_h(const Spec& spec, Axis axis) {
         case Axis::H: return 1;
         case Axis::DH: return spec.D();
         case Axis::GH: return spec.G();
-        case Axis::CH: return spec.C();
+        case Axis::CH: return spec.cells_each();
         case Axis::DGH: return spec.D() * spec.G();
-        case Axis::DCH: return spec.D() * spec.C();
+        case Axis::DCH: return spec.D() * spec.cells_each();
         default: return 0;
     }
 }
@@ -41,9 +41,12 @@ const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument arg
         kHiddenOfSteps{{D, N, H}, {T, N, DH}}, kCellOfSteps{{D, N, CH}, {T, N, DCH}};
     if (spec.torch_layout) {
         if (argument == Argument::init_state || argument == Argument::state_gradient) return kHidden;
-        if (argument == Argument::init_cell) return kCell;
+        for (const StateTensors& state : spec.cell_tensors()) {
+            if (argument == state.initial) return kCell;
+            if (argument == state.gradient) return kCellOfSteps;
+        }
         if (argument == Argument::reset_state) return kHiddenOfSteps;
-        if (argument == Argument::cell_gradient || argument == Argument::reset_cell) return kCellOfSteps;
+        if (argument == Argument::reset_cell) return kCellOfSteps;
     }
     const ShapeRule& rule = shape_rule(argument, spec.has(Argument::input_weight));
     return spec.D() == 2 ? rule.bidirectional : rule.unidirectional;
@@ -59,8 +62,9 @@ TensorShape shape_of(const Spec& spec, Argument argument) {
 }
 
 TensorShape shape_of(const Spec& spec, Output output) {
-    if (spec.torch_layout && output == Output::last_state) return shape_of(spec, Argument::init_state);
-    if (spec.torch_layout && output == Output::last_cell) return shape_of(spec, Argument::init_cell);
+    if (spec.torch_layout)
+        for (const StateTensors& state : kStateTensors)
+            if (output == state.last) return shape_of(spec, state.initial);
     return to_shape(spec, shape_rule(output));
 }
 
@@ -71,10 +75,14 @@ std::uint64_t element_bytes_of(const Spec& spec, Argument argument) {
 
 std::vector<Output> outputs_of(const Spec& spec) {
     std::vector<Output> found{Output::output};
-    if (spec.descriptor.has(Flag::produce_cell)) found.push_back(Output::cell_output);
+    const auto cells = spec.cell_tensors();
+    if (spec.descriptor.has(Flag::produce_cell))
+        for (const StateTensors& state : cells) found.push_back(state.sequence);
     if (spec.descriptor.has(Flag::training)) found.push_back(Output::z_state);
-    if (spec.last_states) found.push_back(Output::last_state);
-    if (spec.last_states && spec.C() > 0) found.push_back(Output::last_cell);
+    if (spec.last_states) {
+        found.push_back(Output::last_state);
+        for (const StateTensors& state : cells) found.push_back(state.last);
+    }
     return found;
 }
 
@@ -93,6 +101,12 @@ std::vector<Parameter> parameters_of(const Spec& spec) {
     std::vector<Parameter> found = spec.gradients ? spec.cell().gradients : spec.cell().forward;
     if (spec.has(Argument::recurrent_bias))
         std::erase_if(found, [](const Parameter& each) { return each.argument == Argument::secondary_bias; });
+    if (spec.joined_cells)
+        for (const StateTensors& state : std::span(kStateTensors).subspan(2))
+            std::erase_if(found, [&](const Parameter& each) {
+                return each.argument == state.initial || each.argument == state.gradient ||
+                       each.argument == state.forward;
+            });
     if (spec.torch_layout) found.push_back({Argument::recurrent_bias, true});
     return found;
 }

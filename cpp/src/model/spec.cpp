@@ -10,7 +10,8 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fwd, Argument::output_fwd};
+constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fwd, Argument::normalizer_output_fwd,
+                                     Argument::stabilizer_output_fwd, Argument::output_fwd};
 
 constexpr std::array<std::string_view, 8> kIntegers{"int8",  "int16",  "int32",  "int64",
                                                     "uint8", "uint16", "uint32", "uint64"};
@@ -34,6 +35,7 @@ public:
         spec_.descriptor = normalised(descriptor, gradients);
         spec_.gradients = gradients;
         spec_.torch_layout = form.torch_layout;
+        spec_.joined_cells = form.joined_cells && spec_.C() > 1;
         for (const auto& given : arguments) spec_.present |= 1u << static_cast<unsigned>(given.first);
         parameters_ = parameters_of(spec_);
     }

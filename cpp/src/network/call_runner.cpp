@@ -80,6 +80,7 @@ private:
     [[nodiscard]] NetworkArguments arguments(std::int64_t steps) const {
         const std::string dtype(name_of(network_.spec(0).dtype));
         NetworkArguments made{std::vector<Arguments>(network_.layers())};
+        made.form.joined_cells = true;
         made.layers[0][source] = {dtype, {steps, batch_, features_}, {}};
         for (const auto& [at, state] : states_) {
             Spec spec = network_.spec(at.first);

@@ -1,5 +1,6 @@
 #include "layer_check.h"
 
+#include <algorithm>
 #include <string>
 
 #include "vkrnn/error.h"
@@ -39,13 +40,14 @@ Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* befo
                                         : static_cast<std::int64_t>(rows + 1) * axis_of(layer, recurrent_weight, rows);
     Arguments arguments;
     for (const auto& [argument, tensor] : layer.weights) {
-        if (argument == source || argument == init_state || argument == init_cell || argument == mask ||
-            argument == lengths || argument == reset || argument == reset_state || argument == reset_cell)
+        const bool is_state = std::ranges::find(kStateTensors, argument, &StateTensors::initial) != kStateTensors.end();
+        if (argument == source || is_state || argument == mask || argument == lengths || argument == reset ||
+            argument == reset_state || argument == reset_cell)
             throw TypeError(prefix + std::string(name_of(argument)) + ": expected only weights in a layer");
         arguments[argument] = {std::string(name_of(tensor.dtype)), tensor.shape, {}};
     }
     arguments[source] = {std::string(name_of(dtype)), {1, batch, given}, {}};
-    Spec spec = check_call(descriptor, false, arguments, layer_label(number)).spec;
+    Spec spec = check_call(descriptor, false, arguments, layer_label(number), {.joined_cells = true}).spec;
     if (before != nullptr && spec.I != before->D() * before->H)
         throw ValueError(prefix + (projects ? "input_weight" : "recurrent_weight") + ": expected a layer of " +
                          std::to_string(before->D() * before->H) + " inputs, the " + (before->D() == 2 ? "2H" : "H") +

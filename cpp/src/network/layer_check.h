@@ -9,7 +9,8 @@
 
 namespace vkrnn {
 
-// Checks layers that feed each other, and returns the specs of calls of one time step without initial states. Throws
+// Checks layers that feed each other, and returns the specs of calls of one time step without initial states, with
+// joined cells. Throws
 // TypeError or ValueError.
 std::vector<Spec> check_layers(std::span<const NetworkLayer> layers, std::int64_t batch);
 

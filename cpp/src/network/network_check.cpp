@@ -69,7 +69,7 @@ NetworkSpec check_network_gradients(const NetworkSpec& forward, const NetworkUps
     while (made.first < last && !forward.layers[made.first].descriptor.has(Flag::training)) ++made.first;
     for (std::size_t l = 0; l <= last; ++l) {
         const Spec& spec = forward.layers[l];
-        const CallForm form{spec.packed(), spec.torch_layout};
+        const CallForm form{spec.packed(), spec.torch_layout, spec.joined_cells};
         Arguments given = upstream.layers.at(l);
         for (const Parameter& parameter : parameters_of(spec))
             if (spec.has(parameter.argument))
@@ -79,10 +79,10 @@ NetworkSpec check_network_gradients(const NetworkSpec& forward, const NetworkUps
             given[source_gradient] = info_of(spec, shape_of(spec, Output::output));
         for (const Parameter& parameter : spec.cell().gradients) {
             if (parameter.argument == z_state) given[z_state] = info_of(spec, shape_of(spec, Output::z_state));
-            if (parameter.argument == cell_output_fwd)
-                given[cell_output_fwd] = info_of(spec, shape_of(spec, Output::cell_output));
             if (parameter.argument == output_fwd) given[output_fwd] = info_of(spec, shape_of(spec, Output::output));
         }
+        for (const StateTensors& state : spec.cell_tensors())
+            given[state.forward] = info_of(spec, shape_of(spec, state.sequence));
         if (spec.has(lengths)) {
             const auto again = upstream.layers[0].find(lengths);
             given[lengths] = again != upstream.layers[0].end() ? again->second : TensorInfo{"int32", {spec.N}, {}};

@@ -141,7 +141,7 @@ std::shared_ptr<const NetworkPlan> PreparedLayers::plan_of(const LayersCall& cal
         if (call.hidden != nullptr) layer[init_state] = info({first.D(), call.N, first.H});
         if (call.cell != nullptr) layer[init_cell] = info({first.D(), call.N, first.C() * first.H});
     }
-    arguments.form.torch_layout = true;
+    arguments.form.torch_layout = arguments.form.joined_cells = true;
     auto made = network_.plan(network_.check(arguments), call.tf32);
     const std::lock_guard lock(plans_->mutex);
     if (plans_->by_kind.size() >= kMostKinds) plans_->by_kind.clear();

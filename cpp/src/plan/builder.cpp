@@ -329,6 +329,10 @@ void PlanBuilder::combine(const std::string& label, const Combination& combinati
     products_.combine(*this, label, combination, independent);
 }
 
+void PlanBuilder::copy_rows(const std::string& label, const RowCopy& copy, bool independent) {
+    products_.copy_rows(*this, label, copy, independent);
+}
+
 void PlanBuilder::round(const std::string& label, std::size_t buffer, std::int64_t elements) {
     if (!is_half(plan_.spec.dtype) || is_16bit(buffer)) return;
     const std::size_t narrow = scratch_16bit(label + " in 16 bits", elements);

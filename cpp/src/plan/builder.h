@@ -86,6 +86,16 @@ struct Combination {
     void limit_to(std::int64_t first, std::int64_t of) { limit = first, period = of; }
 };
 
+// A copy of rows of `width` elements between two tensors, whose rows may be further apart.
+struct RowCopy {
+    struct Place {
+        std::size_t buffer = 0;
+        std::int64_t offset = 0, row = 0;  // in elements; the source's `row` may be 0
+    };
+    Place from, to;
+    std::int64_t rows = 0, width = 0;
+};
+
 // A copy of elements from a 16-bit type to float32, or back if `narrow`; from bytes if `from_bool`: 0 where the byte is
 // not 0, and 1 elsewhere, in the type in which the call computes.
 struct Conversion {
@@ -153,6 +163,7 @@ public:
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
     void last_rows(const std::string& label, const LastRows& rows, bool independent = false);
     void combine(const std::string& label, const Combination& combination, bool independent = false);
+    void copy_rows(const std::string& label, const RowCopy& copy, bool independent = false);
     // Rounds numbers to the call's 16-bit type, if it has one and the buffer is in float32.
     void round(const std::string& label, std::size_t buffer, std::int64_t elements);
     // `fills`: see Dispatch.

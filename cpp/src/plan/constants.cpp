@@ -72,16 +72,19 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
                       static_cast<std::uint32_t>(descriptor.activations[i]), As::activations);
     constants.real(abi::kClipSlack, {}, clips ? clip_slack(spec) : 0, spec.dtype)
         .flag(abi::kDeviceExp, "device_exp", spec.device_exp)
-        .flag(abi::kHasUpstreamCell, "cell_gradients", spec.has_largest(Argument::cell_gradient))
+        .flag(abi::kHasUpstreamCell, "cell_gradients", has_each_cell(spec))
         .flag(abi::kHasReset, "resets", spec.has(Argument::reset))
         .flag(abi::kKeepsResetUp, "reset_gradients", spec.returns_reset_gradients());
     for (const Property& property : spec.cell().properties) {
         if (const auto* number = std::get_if<NumberProperty>(&property.kind))
             constants.real(abi::kNumber0 + 2 * static_cast<std::uint32_t>(number->slot), property.name,
                            descriptor.numbers.at(number->slot), spec.dtype);
-        if (const auto* flag = std::get_if<Flag>(&property.kind);
-            flag != nullptr && *flag >= Flag::cell_options && descriptor.has(*flag))
-            constants.set(abi::kOptions, property.name, descriptor.cell_options(), As::flag);
+        const auto* flag = std::get_if<Flag>(&property.kind);
+        const auto* choice = std::get_if<ChoiceProperty>(&property.kind);
+        if (choice != nullptr) flag = &choice->flag;
+        if (flag != nullptr && *flag >= Flag::cell_options && descriptor.has(*flag))
+            constants.set(abi::kOptions, choice != nullptr ? choice->words[1] : property.name,
+                          descriptor.cell_options(), As::flag);
     }
     return constants;
 }

@@ -100,6 +100,13 @@ struct CombineWork {
     std::uint32_t adds, padding;  // adds = 1: add, 0: multiply
 };
 
+// Copies rows: see RowCopy in plan/builder.h.
+struct CopyRowsWork {
+    Address in, out;
+    Stride in_row, out_row;
+    std::int64_t rows, width;
+};
+
 // Runs the time loop, or the steps of a piece. The units of a direction are divided into blocks of whole heads, which
 // need nothing of each other. Weights are panels. The forward loop has panels for each direction, block and slot, with
 // B = R of that slot. So does the backward loop, with B = R transposed; but without heads it has panels for each

@@ -2,6 +2,7 @@
 // one after the other.
 #include "forward.h"
 
+#include "cell_tensors.h"
 #include "head_products.h"
 
 namespace vkrnn {
@@ -33,10 +34,14 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     const bool has_lengths = spec.has(Argument::lengths);
     const bool produces_cells = training || descriptor.has(Flag::produce_cell);
     const bool keeps_cells = C > 0 && (produces_cells || (spec.last_states && has_lengths));
+    const bool joins = has_cell_tensors(spec);
     std::size_t cells = PlanBuilder::kZeros;
+    std::vector<std::size_t> cell_outputs, last_tensors;
     if (keeps_cells) {
-        cells =
-            produces_cells ? builder.result(Output::cell_output) : builder.scratch_sequence("cells", D * C * H, false);
+        if (produces_cells)
+            for (const StateTensors& state : spec.cell_tensors())
+                cell_outputs.push_back(builder.result(state.sequence));
+        cells = produces_cells && !joins ? cell_outputs.front() : builder.scratch_sequence("cells", D * C * H, false);
         views.sequence(abi::kCell, cells, C, Order::output);
         if (builder.is_16bit(cells)) views.state(abi::kCarryCell, builder.scratch("carried cell", N * D * C * H), C);
     }
@@ -49,9 +54,12 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
         views.state(abi::kTrainingState, builder.scratch("gates", N * D * G * H), G);
     }
     LastRows last_hidden{output, 0, H, inputs[Argument::lengths], inputs[Argument::init_state]};
-    LastRows last_cells{cells, 0, C * H, inputs[Argument::lengths], inputs[Argument::init_cell]};
+    LastRows last_cells{cells, 0, C * H, inputs[Argument::lengths], inputs.initial_cells()};
     if (spec.last_states) last_hidden.out = builder.result(Output::last_state);
-    if (C > 0 && spec.last_states)
+    if (joins && spec.last_states) {
+        for (const StateTensors& state : spec.cell_tensors()) last_tensors.push_back(builder.result(state.last));
+        last_cells.out = builder.scratch("last cells", N * D * C * H);
+    } else if (C > 0 && spec.last_states)
         last_cells.out = keeps_cells ? builder.result(Output::last_cell) : builder.read_result(Output::last_cell);
     if (C > 0 && !keeps_cells)
         views.state(abi::kCell, spec.last_states ? last_cells.out : builder.scratch("cell", N * D * C * H), C);
@@ -63,6 +71,8 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
                               [&](const TimeRows& rows) { builder.product("project", part_of(project, rows, N)); });
     if (spec.last_states) builder.last_rows("last state", last_hidden);
     if (spec.last_states && keeps_cells) builder.last_rows("last cell", last_cells, true);
+    if (joins && produces_cells) split_cells(builder, "split cells", cells, cell_outputs, spec.rows());
+    if (joins && spec.last_states) split_cells(builder, "split last cells", last_cells.out, last_tensors, N);
     return builder.finish();
 }
 

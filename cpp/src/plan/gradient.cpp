@@ -3,6 +3,7 @@
 // one batched product of the deltas, or one sum of them, over all steps.
 #include "gradient.h"
 
+#include "cell_tensors.h"
 #include "head_products.h"
 
 namespace vkrnn {
@@ -27,6 +28,7 @@ public:
         if (spec_.returns_reset_gradients()) reset_gradients();
         vector_gradients();  // first, so that blocks of deltas for the products below can replace the deltas
         weight_gradients();
+        split_initial_cells();
         return builder_.finish();
     }
 
@@ -39,7 +41,7 @@ private:
     // at the end, except for deltas that the loop may store in a 16-bit type.
     void make_results() {
         for (const Argument argument : gradient_order_of(spec_)) {
-            const bool is_read = argument == Argument::init_state || argument == Argument::init_cell ||
+            const bool is_read = argument == Argument::init_state || (argument == Argument::init_cell && !joins_) ||
                                  (argument == Argument::bias && has(Argument::recurrent_bias)) ||
                                  (argument == Argument::source && !has(Argument::input_weight) && !narrows_deltas_);
             results_[static_cast<std::size_t>(argument)] =
@@ -63,8 +65,48 @@ private:
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
         if (C > 0)
-            carry_cell_ = has(Argument::init_cell) ? result(Argument::init_cell)
-                                                   : builder_.scratch("carried cell", N * D * C * H);
+            carry_cell_ = has(Argument::init_cell) && !joins_ ? result(Argument::init_cell)
+                                                              : builder_.scratch("carried cell", N * D * C * H);
+        join_cells_above();
+    }
+
+    // Sets the buffers of the cell states and of their upstream gradients.
+    void join_cells_above() {
+        cells_forward_ = inputs_[Argument::cell_output_fwd];
+        (spec_.has_each_step(Argument::cell_gradient) ? upstream_cells_ : last_cells_) =
+            inputs_[Argument::cell_gradient];
+        if (!joins_) return;
+        std::vector<std::size_t> forward, last, each;
+        bool has_last = false;
+        for (const StateTensors& state : spec_.cell_tensors()) {
+            const std::size_t gradient = inputs_[state.gradient];
+            const bool is_each = spec_.has_each_step(state.gradient);
+            forward.push_back(inputs_[state.forward]);
+            each.push_back(is_each ? gradient : PlanBuilder::kZeros);
+            last.push_back(is_each ? PlanBuilder::kZeros : gradient);
+            has_last = has_last || last.back() != PlanBuilder::kZeros;
+        }
+        cells_forward_ = builder_.scratch_sequence("cells", D * C * H, false);
+        join_cells(builder_, "join cells", forward, cells_forward_, rows_);
+        if (has_last) {
+            last_cells_ = builder_.scratch("gradient of last cells", N * D * C * H);
+            join_cells(builder_, "join gradients of last cells", last, last_cells_, N);
+        }
+        if (has_each_cell(spec_)) {
+            upstream_cells_ = builder_.scratch_sequence("gradient of cells", D * C * H, false);
+            join_cells(builder_, "join gradients of cells", each, upstream_cells_, rows_);
+        }
+    }
+
+    void split_initial_cells() {
+        if (!joins_) return;
+        std::size_t number = 0;
+        for (const StateTensors& state : spec_.cell_tensors()) {
+            const RowCopy copy{
+                {carry_cell_, static_cast<std::int64_t>(number++) * H, C * H}, {result(state.initial), 0, H}, N * D, H};
+            if (has(state.initial))
+                builder_.copy_rows("gradient of " + std::string(name_of(state.initial)), copy, true);
+        }
     }
 
     // Adds a scratch sequence with `slots` slots for each unit, in the call's 16-bit type if `narrow`.
@@ -81,13 +123,11 @@ private:
             block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
         block.sequence(abi::kTrainingState, inputs_[Argument::z_state], G, Order::output);
         if (has(Argument::output_fwd)) block.sequence(abi::kHidden, inputs_[Argument::output_fwd], 1, Order::output);
-        if (has(Argument::cell_output_fwd))
-            block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], C, Order::output);
+        if (C > 0) block.sequence(abi::kCell, cells_forward_, C, Order::output);
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
-        if (spec_.has_largest(Argument::cell_gradient))
-            block.sequence(abi::kUpstreamCell, inputs_[Argument::cell_gradient], C, Order::output);
-        else if (has(Argument::cell_gradient))
-            block.state(abi::kLastCell, inputs_[Argument::cell_gradient], C);
+        if (upstream_cells_ != PlanBuilder::kZeros)
+            block.sequence(abi::kUpstreamCell, upstream_cells_, C, Order::output);
+        if (last_cells_ != PlanBuilder::kZeros) block.state(abi::kLastCell, last_cells_, C);
         block.sequence(abi::kDelta, delta_, G, Order::source);
         block.sequence(abi::kRecurrentDelta, recurrent_delta_, only_candidate_ ? 1 : G, Order::source);
         if (only_candidate_) block.share_slots(abi::kRecurrentDelta);  // the candidate's is stored last
@@ -233,7 +273,7 @@ private:
     std::array<std::size_t, kArguments> results_{};
 
     const std::int64_t rows_ = spec_.rows(), N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
-    const bool phases_ = spec_.two_phases();
+    const bool phases_ = spec_.two_phases(), joins_ = has_cell_tensors(spec_);
     const bool scales_product_ = spec_.scales_product();
     const DeltaReads reads_ = loop_.delta_reads(builder_);
     // Whether only the candidate has recurrent deltas of its own. That saves most of a buffer, and costs one more
@@ -253,6 +293,7 @@ private:
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, reset_up_ = 0, reset_up_cell_ = 0;
+    std::size_t cells_forward_ = 0, last_cells_ = PlanBuilder::kZeros, upstream_cells_ = PlanBuilder::kZeros;
 };
 
 }  // namespace

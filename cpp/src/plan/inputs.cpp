@@ -1,5 +1,9 @@
 #include "inputs.h"
 
+#include <algorithm>
+
+#include "cell_tensors.h"
+
 namespace vkrnn {
 
 Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
@@ -7,6 +11,13 @@ Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
     for (const Parameter& parameter : parameters_of(spec_))
         if (spec_.has(parameter.argument)) at(parameter.argument) = builder.input(parameter.argument);
     if (spec_.has(Argument::recurrent_bias)) add_biases(builder);
+    initial_cells_ = at(Argument::init_cell);
+    if (!has_cell_tensors(spec_)) return;
+    std::vector<std::size_t> tensors;
+    for (const StateTensors& state : spec_.cell_tensors()) tensors.push_back(at(state.initial));
+    if (std::ranges::all_of(tensors, [](std::size_t each) { return each == PlanBuilder::kZeros; })) return;
+    initial_cells_ = builder.scratch("initial cells", spec_.N * spec_.D() * spec_.C() * spec_.H);
+    join_cells(builder, "join initial cells", tensors, initial_cells_, spec_.N);
 }
 
 // The candidate's biases are not added if a gate scales the product between them. Gradients do not depend on the sum.
@@ -37,7 +48,7 @@ void Inputs::set(StepBlock& block) const {
     for (const auto& [argument, view, slots] : {std::tuple{Argument::reset_state, abi::kResetState, std::int64_t{1}},
                                                 std::tuple{Argument::reset_cell, abi::kResetCell, spec_.C()}})
         if (spec_.has(argument)) block.reset_state(view, (*this)[argument], slots, spec_.has_largest(argument));
-    if (spec_.has(Argument::init_cell)) block.state(abi::kInitCell, (*this)[Argument::init_cell], spec_.C());
+    if (initial_cells_ != PlanBuilder::kZeros) block.state(abi::kInitCell, initial_cells_, spec_.C());
 }
 
 }  // namespace vkrnn

@@ -13,6 +13,10 @@ public:
     // Returns the argument's buffer, or the buffer of zeros if the argument is absent.
     std::size_t operator[](Argument argument) const { return buffers_[static_cast<std::size_t>(argument)]; }
 
+    // Returns the buffer of the initial cell states, all of them side by side, or the buffer of zeros if there are
+    // none.
+    [[nodiscard]] std::size_t initial_cells() const { return initial_cells_; }
+
     // Sets the views that forward and backward steps share: bias, vectors, mask, initial state and cell, lengths,
     // resets.
     void set(StepBlock& block) const;
@@ -24,6 +28,7 @@ private:
 
     const Spec& spec_;
     std::array<std::size_t, kArguments> buffers_{};
+    std::size_t initial_cells_ = PlanBuilder::kZeros;
 };
 
 }  // namespace vkrnn

@@ -289,10 +289,11 @@ NetworkTensor tensor_of(Argument argument, std::size_t layer) {
         case Argument::lengths:
         case Argument::reset: return {0, argument};
         case Argument::z_state: return {layer, Output::z_state};
-        case Argument::cell_output_fwd: return {layer, Output::cell_output};
-        case Argument::output_fwd: return {layer, Output::output};
-        default: return {layer, argument};
+        default: break;
     }
+    for (const StateTensors& state : kStateTensors)
+        if (argument == state.forward) return {layer, state.sequence};
+    return {layer, argument};
 }
 
 NetworkPlan join_layers(const NetworkSpec& spec, const Lanes& lanes, const Profile& profile, const PlanOf& plan_of) {

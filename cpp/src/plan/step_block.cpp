@@ -23,6 +23,11 @@ std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t coun
     return order;
 }
 
+bool has_each_cell(const Spec& spec) {
+    return std::ranges::any_of(spec.cell_tensors(),
+                               [&](const StateTensors& state) { return spec.has_each_step(state.gradient); });
+}
+
 std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }
 
 bool is_bounded(const Spec& spec) {
@@ -33,6 +38,9 @@ bool is_bounded(const Spec& spec) {
                (activation == Activation::tanh && !bound.positive);
     };
     if (spec.has(Argument::reset) && !spec.bool_reset) return false;  // the factors may be any numbers
+    const bool has_cells =
+        std::ranges::any_of(spec.cell_tensors(), [&](const StateTensors& state) { return spec.has(state.initial); });
+    if (has_cells && spec.cell().bounds_need_zero_cells) return false;
     if (spec.two_phases() && !holds({spec.cell().candidate->scale_activation_slot, false})) return false;
     return bounds && std::ranges::all_of(*bounds, holds);
 }

@@ -96,6 +96,9 @@ private:
     std::uint32_t packed_views_ = 0, stored_ = 0;
 };
 
+// Returns whether the gradient of any cell state has a row for every step.
+bool has_each_cell(const Spec& spec);
+
 // Returns how many cell states of a step the gradient of the learned vectors needs: 0, 1 (c[k-1]) or 2 (c[k-1] and
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);

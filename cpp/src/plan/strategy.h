@@ -51,7 +51,7 @@ public:
                                                                const Costs& costs, const Parameters& wanted) const = 0;
 };
 
-// Runs products, sums, conversions, and copies of the last states. An `independent` step needs nothing that the step
+// Runs products, sums, conversions and copies. An `independent` step needs nothing that the step
 // before it wrote.
 class ProductStrategy : public Strategy {
 public:
@@ -71,6 +71,8 @@ public:
                            bool independent) const = 0;
     virtual void combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
                          bool independent) const = 0;
+    virtual void copy_rows(PlanBuilder& builder, const std::string& label, const RowCopy& copy,
+                           bool independent) const = 0;
 };
 
 // How the steps of a gradient call read deltas of the later step from the plan's buffers.

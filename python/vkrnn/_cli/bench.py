@@ -1,4 +1,4 @@
-"""A short benchmark of the three cells, forward and training, against NumPy and, if installed, PyTorch."""
+"""A short benchmark of the cells, forward and training, against NumPy and, if installed, PyTorch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ T, N, H = 64, 8, 128  # I = H
 _LEAST_CALLS = 5  # one that takes a hundred times as long as usual would show nothing by itself
 _USUAL_SPREAD = 0.5
 _USUAL_PREEMPTIONS = 50  # a second
+# PyTorch's modules, for the cells that it has.
 _MODULES = {"single_gate_rnn": "RNN", "lstm": "LSTM", "gru": "GRU"}
 
 
@@ -83,7 +84,8 @@ def run(device: Device, progress: Progress, *, seconds: float = 0.3) -> Iterator
             theirs = _calls(
                 sample, getattr(reference, name), getattr(reference, f"{name}_gradients"), source, upstream, given
             )
-            others = _torch_calls(torch, _MODULES[name], source, upstream) if torch else (None, None)
+            known = torch and name in _MODULES
+            others = _torch_calls(torch, _MODULES[name], source, upstream) if known else (None, None)
             for label, *calls in zip((name, f"{name} + gradients"), own, theirs, others, strict=True):
                 timings: list[Timing | None] = []
                 for library, call in zip(("vkrnn", "NumPy", "PyTorch"), calls, strict=True):

@@ -94,6 +94,8 @@ def _passes(
         # Contents do not matter for times, but strategies must agree on gradients of them.
         "z_state": rng.standard_normal((T, N, sample.gates * H), np.float32),
         "cell_output": rng.standard_normal((T, N, H), np.float32),
+        "normalizer_output": 1 + rng.random((T, N, H), np.float32),
+        "stabilizer_output": rng.standard_normal((T, N, H), np.float32),
         "output": rng.uniform(-1, 1, (T, N, H)).astype(np.float32),
     }
     kept = {argument: saved[result] for argument, result in sample.saved.items()}

@@ -1,4 +1,4 @@
-"""Calls of all six operations on random data, for checking and timing devices."""
+"""Calls of all operations on random data, for checking and timing devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkrnn import _core, gradients, operations
 from vkrnn._base.text import table
 from vkrnn._ops.calls import saved_results
 from vkrnn.checks import Report, check
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.results import Gradients, Outputs
 
 __all__ = ["SAMPLES", "Sample", "check_samples", "draw_weights", "table_of", "time_calls"]
@@ -48,6 +48,7 @@ _DESCRIPTORS = {
     "single_gate_rnn": SingleGateRNNDescriptor(activation="tanh", training=True),
     "lstm": LSTMDescriptor(training=True),
     "gru": GRUDescriptor(reset_after=True, training=True),
+    "slstm": SLSTMDescriptor(training=True),
 }
 SAMPLES = tuple(
     Sample(

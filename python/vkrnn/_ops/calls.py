@@ -16,7 +16,7 @@ from vkrnn._ops.cuda import as_operand
 from vkrnn._ops.out import checked_out
 from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
-from vkrnn.results import Results
+from vkrnn.results import STATES, Results
 
 __all__ = ["REASONS", "BoundCall", "bind", "call", "run", "saved_results"]
 
@@ -27,7 +27,7 @@ _MODULES = ("vkrnn.operations", "vkrnn.gradients")
 
 @dataclass(frozen=True)
 class _Operation:
-    """One of the six operations, read once from the core's table."""
+    """One of the operations, read once from the core's table."""
 
     cell: str
     gradients: bool
@@ -49,7 +49,7 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
 
 _OPERATIONS = dict(_operations())
 REASONS = {  # why a result of a forward call is absent
-    "cell_output": "the descriptor has produce_cell=False and training=False",
+    **{state.sequence: "the descriptor has produce_cell=False and training=False" for state in STATES[1:]},
     "z_state": "the descriptor has training=False",
 }
 _AS_THEY_ARE = frozenset({np.ndarray, Array})
@@ -79,7 +79,7 @@ def _checked_label(function: str, name: Any) -> str:
 
 @dataclass(slots=True)
 class BoundCall:
-    """A call of one of the six operations, checked by the core, with its Python options."""
+    """A call of an operation, checked by the core, with its Python options."""
 
     call: _core.CheckedCall
     prefix: str  # of error messages
@@ -120,9 +120,11 @@ class BoundCall:
                 preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)
         checked = _core.check(operation.cell, operation.gradients, descriptor, given, label)
-        ends = None
+        ends: tuple[Any, ...] | None = None
         if not operation.gradients:
             ends = descriptor, given.get("lengths"), given.get("init_state"), given.get("init_cell")
+            if "init_normalizer" in operation.parameters:
+                ends = *ends, False, given.get("init_normalizer"), given.get("init_stabilizer")
         return BoundCall(checked, prefix, device, out, ends)
 
     def plan(self, device: Device | None = None) -> _core.Plan:

@@ -1,4 +1,4 @@
-"""Paragraphs that the docstrings of the six operations share.
+"""Paragraphs that the docstrings of the operations share.
 
 In these, GH and DGH stand for the axis that holds the gates in one and in two directions: 4H and 8H for the LSTM.
 """
@@ -50,6 +50,14 @@ _PARAGRAPHS = {
     "init_cell": """
         init_cell : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             c before the first step. Zeros if not given.
+        """,
+    "init_normalizer": """
+        init_normalizer : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+            n before the first step. Zeros if not given.
+        """,
+    "init_stabilizer": """
+        init_stabilizer : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+            m before the first step. Zeros if not given. Where n is 0, it has no effect on h.
         """,
     "mask": """
         mask : array, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
@@ -114,6 +122,14 @@ _PARAGRAPHS = {
             Gradient with respect to c after the last step of each direction; if [T, N, DH] with T > 1, with respect to
             all cells, in the order of the rows of ``cell_output``. Zeros if not given.
         """,
+    "normalizer_gradient": """
+        normalizer_gradient : array, [N, H], [1, N, H] or [T, N, H], bidirectional 2H instead of H, optional
+            The same with respect to n. Zeros if not given.
+        """,
+    "stabilizer_gradient": """
+        stabilizer_gradient : array, [N, H], [1, N, H] or [T, N, H], bidirectional 2H instead of H, optional
+            The same with respect to m. Zeros if not given.
+        """,
     "out": """
         out : sequence of array or None, optional
             An array to write each result to, in the order of the results; None allocates one. A single result's array
@@ -163,11 +179,12 @@ _AXES = {
     "single_gate_rnn": "",
     "gru": "An axis of 3H holds the gates z, r, o one after the other (r, z, o with `reset_gate_first`).",
     "lstm": "An axis of 4H holds the gates i, f, z, o one after the other (i, z, f, o with `forget_gate_last`).",
+    "slstm": "An axis of 4H holds the gates i, f, z, o one after the other.",
 }
 
 
 def documented(function: Function) -> Function:
-    """Insert the paragraphs into the docstring of one of the six functions."""
+    """Insert the paragraphs into the docstring of one of the functions."""
     [cell] = [cell for cell in _core.cells() if function.__name__ in (cell.name, cell.gradients_name)]
     gates = len(cell.gates)
 

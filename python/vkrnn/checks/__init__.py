@@ -120,7 +120,7 @@ def check(
     Parameters
     ----------
     function : callable
-        One of the six operations, such as `vkrnn.lstm`.
+        One of the operations, such as `vkrnn.lstm`.
     *args, **kwargs
         Arguments of the call, including ``device``. The reference gets the same values.
     results : array, tuple of array or dict of str to array, optional

@@ -13,5 +13,6 @@ from vkrnn.convert._documents import document_starts
 from vkrnn.convert._keras import from_keras
 from vkrnn.convert._onnx import from_onnx
 from vkrnn.convert._torch import from_torch, to_torch
+from vkrnn.convert._xlstm import from_xlstm
 
-__all__ = ["Layer", "document_starts", "from_keras", "from_onnx", "from_torch", "to_torch"]
+__all__ = ["Layer", "document_starts", "from_keras", "from_onnx", "from_torch", "from_xlstm", "to_torch"]

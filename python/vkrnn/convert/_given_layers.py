@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkrnn import _core, operations
+from vkrnn import _core, operations, results
 from vkrnn._base.warnings import warn_of_unused_bias
 from vkrnn._interop.foreign import as_numpy
 from vkrnn._ops.layer import Layer
@@ -20,7 +20,7 @@ __all__ = ["STATES", "as_tuples", "flat_layers", "with_arrays"]
 Array = npt.NDArray[Any]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {cell.name: getattr(operations, cell.name) for cell in _core.cells()}
-STATES = ("init_state", "init_cell")
+STATES = tuple(state.initial for state in results.STATES)
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _CONVERTERS = {"torch.nn.modules.": "from_torch", "keras.src.layers.": "from_keras", "onnx.": "from_onnx"}
 

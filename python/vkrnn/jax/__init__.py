@@ -1,4 +1,4 @@
-"""The three forward operations for JAX, with gradients, jit and vmap. Needs the package jax.
+"""The forward operations for JAX, with gradients, jit and vmap. Needs the package jax.
 
 >>> import jax, jax.numpy as jnp
 >>> import vkrnn.jax
@@ -28,9 +28,19 @@ from vkrnn._base.packages import missing
 from vkrnn._base.text import with_paragraphs
 from vkrnn._base.warnings import warn_of_unused_bias
 from vkrnn._ops.calls import BoundCall, saved_results
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.devices import DeviceLike
-from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
+from vkrnn.results import (
+    STATES,
+    Gradients,
+    GRUGradients,
+    LSTMGradients,
+    LSTMOutputs,
+    Outputs,
+    Results,
+    SLSTMGradients,
+    SLSTMOutputs,
+)
 
 try:
     import jax
@@ -44,7 +54,7 @@ try:
 except ImportError as error:
     raise missing("vkrnn.jax", error, "jax") from error
 
-__all__ = ["ffi_problem", "gru", "lstm", "single_gate_rnn"]
+__all__ = ["ffi_problem", "gru", "lstm", "single_gate_rnn", "slstm"]
 
 # JAX's threads must not be in a Python callback when the interpreter ends.
 atexit.register(lambda: jax.block_until_ready(jax.live_arrays()))
@@ -71,7 +81,7 @@ _PARAGRAPHS = {
 }
 _CELLS = {cell.name: cell for cell in _core.cells()}
 _ABSENT = {
-    "cell_output": "the descriptor has produce_cell=False",
+    **{state.sequence: "the descriptor has produce_cell=False" for state in STATES[1:]},
     "z_state": "JAX keeps it by itself where gradients are asked for",
 }
 
@@ -173,6 +183,39 @@ def gru(
     return _traced(Outputs, "gru", arrays, descriptor, device)
 
 
+@with_paragraphs(_PARAGRAPHS)
+def slstm(
+    source: Any,
+    recurrent_weight: Any,
+    *,
+    input_weight: Any = None,
+    bias: Any = None,
+    init_state: Any = None,
+    init_cell: Any = None,
+    init_normalizer: Any = None,
+    init_stabilizer: Any = None,
+    mask: Any = None,
+    lengths: Any = None,
+    descriptor: SLSTMDescriptor | None = None,
+    device: DeviceLike | None = None,
+) -> SLSTMOutputs[jax.Array]:
+    """Run `vkrnn.slstm` on JAX arrays.
+
+    {parameters}
+
+    Returns
+    -------
+    SLSTMOutputs
+        ``output``, [T, N, H], bidirectional [T, N, 2H], and with ``produce_cell`` also ``cell_output``,
+        ``normalizer_output`` and ``stabilizer_output`` of the same shape. They form a pytree.
+
+    {raises}
+    """
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths
+    return _traced(SLSTMOutputs, "slstm", arrays, descriptor, device)
+
+
 def _traced(kind: type[Kind], cell: str, arrays: tuple[Any, ...], descriptor: Any, device: DeviceLike | None) -> Kind:
     """Return the results of a call of `cell`. `arrays` are in the order of its parameters."""
     arguments = dict(zip(_CELLS[cell].forward, arrays, strict=True))
@@ -231,12 +274,13 @@ def _call_and_keep(call: CallSpec, given: Arrays) -> tuple[dict[str, Any], tuple
 def _differentiate(call: CallSpec, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
     given, results = kept
     output = above["output"]
-    names = {"output": "source_gradient", "cell_output": "cell_gradient"}
+    names = {state.sequence: state.gradient for state in STATES} | {"output": "source_gradient"}
     own = {names[name]: gradient for name, gradient in above.items() if not isinstance(gradient, SymbolicZero)}
     one_step = not isinstance(output.shape[0], int) or output.shape[0] == 1  # a symbolic size may be 1
-    if "cell_gradient" in own and "lengths" in given and one_step:
-        # Else a row without steps would pass it on to its initial cell.
-        own["cell_gradient"] = jnp.where((given["lengths"] > 0)[:, jnp.newaxis], own["cell_gradient"], 0)
+    for state in STATES[1:]:
+        if state.gradient in own and "lengths" in given and one_step:
+            # Else a row without steps would pass it on to its initial state.
+            own[state.gradient] = jnp.where((given["lengths"] > 0)[:, jnp.newaxis], own[state.gradient], 0)
     cell = _CELLS[call.cell]
     wanted = {name: given[name] for name in cell.gradient_order if name in given and given[name].dtype != bool}
     backward = replace(call, function=cell.gradients_name)
@@ -257,5 +301,5 @@ def _unflatten(kind: type[Kind], rest: Any, arrays: Any) -> Kind:
     return kind(function, names, arrays, dict(absent))
 
 
-for _kind in (Results, Outputs, LSTMOutputs, Gradients, LSTMGradients, GRUGradients):
+for _kind in (Results, Outputs, LSTMOutputs, SLSTMOutputs, Gradients, LSTMGradients, GRUGradients, SLSTMGradients):
     jax.tree_util.register_pytree_node(_kind, _flatten, functools.partial(_unflatten, _kind))

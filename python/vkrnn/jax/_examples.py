@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from vkrnn.results import STATES
+
 __all__ = ["Call", "compute_examples"]
 
 Arrays: TypeAlias = Mapping[str, Any]
@@ -14,8 +16,7 @@ Call: TypeAlias = Callable[[Arrays], dict[str, Any]]
 # The axis of the batch rows, counted from the end, in the arguments that can differ between examples of one call.
 _ROWS = {
     "source": -2,
-    "init_state": -2,
-    "init_cell": -2,
+    **dict.fromkeys((state.initial for state in STATES), -2),
     "lengths": -1,
     "reset": -2,
     "reset_state": -2,

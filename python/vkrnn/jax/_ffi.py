@@ -137,8 +137,10 @@ def make_caller(call: CallSpec, names: Sequence[str], results: Kinds, *, anywher
     return caller
 
 
-def _attribute(value: float) -> np.generic:
+def _attribute(value: float | str) -> np.generic | str:
     """Return an option with the type that the handler reads, whatever JAX's own default types are."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return np.bool_(value)
     return np.int64(value) if isinstance(value, int) else np.float64(value)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from vkrnn._base.text import with_paragraphs
 from vkrnn.reference._layout import Array
-from vkrnn.results import Results
+from vkrnn.results import STATES, Results
 
 P = ParamSpec("P")
 Kind = TypeVar("Kind", bound=Results[Any])
@@ -34,9 +34,10 @@ _PARAGRAPHS = {
 # Arguments and results with a batch axis, which is the second to last. An axis before it is time, of size 1 in
 # [1, N, DH]. Other arrays are shared by all sequences, and their gradients are summed.
 _BATCHED = {
-    *("source", "mask", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output"),
-    *("init_state", "init_cell", "state_gradient", "cell_gradient", "reset", "reset_state", "reset_cell"),
+    *("source", "mask", "source_gradient", "z_state", "reset", "reset_state", "reset_cell"),
+    *(name for state in STATES for name in state),
 }
+_INITIAL = {state.initial: state.gradient for state in STATES}
 
 
 def public(function: Callable[P, Kind]) -> Callable[P, Kind]:
@@ -77,7 +78,7 @@ def _run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) 
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         if length == 0:
-            for state, last in (("init_state", "state_gradient"), ("init_cell", "cell_gradient")):
+            for state, last in _INITIAL.items():
                 if state in results and last in zeros:
                     upstream = _cut(np.asarray(given[last]), length, rows)
                     if len(upstream) > 0:  # not those of all steps
@@ -94,7 +95,7 @@ def _run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) 
 def _combined(name: str, total: Array, part: Array, length: int, rows: Array) -> Array:
     if name not in _BATCHED:
         total += part
-    elif name in ("init_state", "init_cell") or total.ndim == 2:  # the latter: what resets start from
+    elif name in _INITIAL or total.ndim == 2:  # the latter: what resets start from
         total[..., rows, :] = part
     else:
         total[:length, rows] = part

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.results import Gradients
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
-Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor)
+Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor, SLSTMDescriptor)
 Kind = TypeVar("Kind", bound=Gradients[Any])
 
 
@@ -94,7 +94,7 @@ class Layout:
     @staticmethod
     def of(
         function: str,
-        descriptor: SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor,
+        descriptor: SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor | SLSTMDescriptor,
         source: Array,
         recurrent_weight: Array,
         input_weight: Array | None,

@@ -6,10 +6,12 @@ of vkrnn as further keyword arguments::
     from vkrnn.torch import LSTM
     output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))
 
+`SLSTM` is a module of its own, which PyTorch does not have.
+
 `convert` makes the modules of a model these, and `revert` makes them PyTorch's again. `frozen` is the promise that a
-model's parameters do not change. `single_gate_rnn`, `lstm` and
-`gru` are the functions of vkrnn on tensors, with every option and with gradients. Tensors are on the CPU or on a CUDA
-device. `docs/torch.md` says what does not work.
+model's parameters do not change. `single_gate_rnn`, `lstm`, `gru` and `slstm` are the functions of vkrnn on tensors,
+with every option and with gradients. Tensors are on the CPU or on a CUDA device. `docs/torch.md` says what does not
+work.
 """
 
 from vkrnn._base.packages import missing
@@ -21,7 +23,21 @@ except ImportError as error:
 
 from vkrnn.torch import _layer  # noqa: F401 - registers operators of earlier versions
 from vkrnn.torch._choice import choices
-from vkrnn.torch._functions import gru, lstm, single_gate_rnn
+from vkrnn.torch._functions import gru, lstm, single_gate_rnn, slstm
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, frozen, revert
+from vkrnn.torch._slstm import SLSTM
 
-__all__ = ["GRU", "LSTM", "RNN", "choices", "convert", "frozen", "gru", "lstm", "revert", "single_gate_rnn"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "SLSTM",
+    "choices",
+    "convert",
+    "frozen",
+    "gru",
+    "lstm",
+    "revert",
+    "single_gate_rnn",
+    "slstm",
+]

@@ -1,4 +1,4 @@
-"""The three operations on torch tensors, with every option and with gradients by torch's autograd."""
+"""The operations on torch tensors, with every option and with gradients by torch's autograd."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from vkrnn._base.warnings import warn_of_unused_bias
 from vkrnn._ops.calls import REASONS
 from vkrnn._ops.documentation import with_paragraphs
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import LSTMOutputs, Outputs, Results
-from vkrnn.torch._operations import ARGUMENTS, CELLS, OUTPUTS, RESETS, operation, options_of
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
+from vkrnn.results import LSTMOutputs, Outputs, Results, SLSTMOutputs
+from vkrnn.torch._operations import CELLS, FORMS, options_of
 
-__all__ = ["gru", "lstm", "single_gate_rnn"]
+__all__ = ["gru", "lstm", "single_gate_rnn", "slstm"]
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
@@ -145,6 +145,39 @@ def gru(
     return _differentiable(Outputs, "gru", descriptor, arrays)
 
 
+@with_paragraphs(_PARAGRAPHS)
+def slstm(
+    source: Tensor,
+    recurrent_weight: Tensor,
+    *,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    init_cell: Tensor | None = None,
+    init_normalizer: Tensor | None = None,
+    init_stabilizer: Tensor | None = None,
+    mask: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    descriptor: SLSTMDescriptor | None = None,
+) -> SLSTMOutputs[Tensor]:
+    """Run `vkrnn.slstm` on tensors of torch.
+
+    {parameters}
+
+    Returns
+    -------
+    SLSTMOutputs
+        ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` in the descriptor
+        ``cell_output``, ``normalizer_output`` and ``stabilizer_output`` of the same shape; with ``training`` also
+        ``z_state``, which has no gradient.
+
+    {raises}
+    """
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths
+    return _differentiable(SLSTMOutputs, "slstm", descriptor, arrays)
+
+
 def _differentiable(kind: type[Kind], cell: str, descriptor: Any, arrays: tuple[Any, ...]) -> Kind:
     """Return the results of a call of `cell` with arrays, or None, in the order of the core's table."""
     arguments = dict(zip(CELLS[cell].arguments, arrays, strict=True))
@@ -162,16 +195,17 @@ def _differentiable(kind: type[Kind], cell: str, descriptor: Any, arrays: tuple[
     if mask is not None and torch.is_grad_enabled() and mask.requires_grad:
         raise NotImplementedError(f"[vkrnn.torch.{cell}] mask: vkrnn computes no gradient with respect to it")
     options = options_of(descriptor)
-    tensors, resets = ([arguments.get(name) for name in names] for names in (ARGUMENTS, RESETS))
-    found = operation(*tensors, cell, options, keeps or descriptor.training, *resets)
+    form = FORMS[cell]
+    tensors, resets = ([arguments.get(name) for name in names] for names in (form.arguments, form.resets))
+    found = form.operation(*tensors, cell, options, keeps or descriptor.training, *resets)
+    outputs = CELLS[cell].outputs
     shown = {"output"}
     if descriptor.training:
-        shown |= {"z_state", "cell_output"}
+        shown |= set(outputs)
     if getattr(descriptor, "produce_cell", False):
-        shown.add("cell_output")
-    outputs = CELLS[cell].outputs
+        shown |= set(outputs) - {"z_state"}
     names = [name for name in outputs if name in shown]
-    by_name = dict(zip(OUTPUTS, found, strict=True))
+    by_name = dict(zip(form.outputs, found, strict=True))
     left_out = {name: REASONS[name] for name in outputs if name not in shown}
     return kind(cell, names, [by_name[name] for name in names], left_out)
 

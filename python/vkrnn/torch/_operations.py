@@ -1,7 +1,9 @@
-"""The torch operators `operation` and `operation_backward`: one of the three functions, and its gradients.
+"""The torch operators `operation` and `operation_backward`: one of the functions, and its gradients.
 
 They take all arguments of all functions by position, then the name of the cell and its options as numbers. Those of
 resets follow, which programs that were exported by older versions lack. The gradients of resets follow all others.
+Cells with several states besides h have operators of their own, `states_operation` and `states_operation_backward`,
+because exported programs contain the others with their schemas.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core, descriptors
-from vkrnn.descriptors import Activation
+from vkrnn.descriptors import WORDS, Activation
+from vkrnn.results import STATES
 from vkrnn.torch._autograd import (
     ReverseModeOnly,
     at_lower_levels,
@@ -29,7 +32,7 @@ from vkrnn.torch._network import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 from vkrnn.torch._vmap import one_by_one
 
-__all__ = ["ARGUMENTS", "CELLS", "OUTPUTS", "RESETS", "operation", "options_of"]
+__all__ = ["CELLS", "FORMS", "RESETS", "Form", "options_of"]
 
 
 @dataclass(frozen=True)
@@ -43,44 +46,90 @@ class _Cell:
     kept: tuple[str, ...]  # the forward results that the gradients take
 
 
-OUTPUTS = ("output", "cell_output", "z_state")
 CELLS = {
     cell.name: _Cell(
         cell.gradients_name,
         getattr(descriptors, cell.descriptor_name),
         tuple(name for name, _ in cell.forward),
         tuple(cell.outputs),
-        tuple(name for name in OUTPUTS if {name, f"{name}_fwd"} & {taken for taken, _ in cell.gradients}),
+        tuple(name for name in cell.outputs if {name, f"{name}_fwd"} & {taken for taken, _ in cell.gradients}),
     )
     for cell in _core.cells()
 }
-# The arguments of all cells in the order of the operators. The first ones have gradients.
-_DIFFERENTIABLE = (
-    "source",
-    "recurrent_weight",
-    "input_weight",
-    "bias",
-    "secondary_bias",
-    "init_state",
-    "init_cell",
-    "peephole",
+
+
+class Form:
+    """The operators of some cells, with all arguments and results of these cells in the operators' order."""
+
+    def __init__(self, name: str, differentiable: Sequence[str], outputs: Sequence[str]) -> None:
+        self.name = name
+        self.differentiable = tuple(differentiable)  # the first arguments, which have gradients
+        self.arguments = (*differentiable, "mask", "lengths")
+        self.outputs = tuple(outputs)  # h, the cell states, z_state
+        self.resets: tuple[str, ...] = ()  # arguments with gradients, after all others
+        self.operation: Any = None
+        self.backward: Any = None
+
+    @property
+    def with_gradients(self) -> tuple[str, ...]:
+        """The arguments that have gradients, in the order of the results."""
+        return (*self.differentiable, *self.resets)
+
+    def upstream(self) -> list[str]:
+        """Return the names of the upstream gradients of the states in the operator's schema."""
+        return ["d_" + {"cell_output": "cells"}.get(name, name) for name in self.outputs[:-1]]
+
+
+_OPERATION = Form(
+    "operation",
+    (
+        "source",
+        "recurrent_weight",
+        "input_weight",
+        "bias",
+        "secondary_bias",
+        "init_state",
+        "init_cell",
+        "peephole",
+    ),
+    ("output", "cell_output", "z_state"),
 )
-ARGUMENTS = (*_DIFFERENTIABLE, "mask", "lengths")
 RESETS = ("reset", "reset_state", "reset_cell")
+_OPERATION.resets = RESETS
+_STATES_OPERATION = Form(
+    "states_operation",
+    ("source", "recurrent_weight", "input_weight", "bias", *(state.initial for state in STATES)),
+    (*(state.sequence for state in STATES), "z_state"),
+)
+FORMS = {
+    name: _OPERATION if set(cell.outputs) <= set(_OPERATION.outputs) else _STATES_OPERATION
+    for name, cell in CELLS.items()
+}
 
 
-def _split(inputs: Sequence[Any], others: int) -> tuple[dict[str, Tensor | None], Sequence[Any]]:
-    """Return an operator's tensors by name, and the `others`, so many, that follow all but the resets."""
-    count = len(ARGUMENTS)
-    resets = dict.fromkeys(RESETS) | dict(zip(RESETS, inputs[count + others :], strict=False))  # torch drops defaults
-    return dict(zip(ARGUMENTS, inputs[:count], strict=True)) | resets, inputs[count : count + others]
+def _split(inputs: Sequence[Any], others: int) -> tuple[Form, Sequence[Any], dict[str, Tensor | None], Sequence[Any]]:
+    """Return an operator's form, what precedes its arguments, these by name, and the `others`, from the cell's name on.
+
+    The arguments include resets, which follow the others.
+    """
+    place = next(number for number, value in enumerate(inputs) if isinstance(value, str))
+    form = FORMS[inputs[place]]
+    first = place - len(form.arguments)
+    given = dict(zip(form.arguments, inputs[first:place], strict=True))
+    resets = dict.fromkeys(form.resets) | dict(zip(form.resets, inputs[place + others :], strict=False))  # or defaults
+    return form, inputs[:first], given | resets, inputs[place : place + others]
 
 
 def options_of(descriptor: Any) -> list[float]:
     """Return the options as an operator takes them."""
-    values = [getattr(descriptor, name) for name in _OPTIONS[type(descriptor).__name__]]
+    return [_number(name, getattr(descriptor, name)) for name in _OPTIONS[type(descriptor).__name__]]
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str):
+        return float(WORDS[name].index(value))
     # torch.compile cannot convert a member of an enumeration to float.
-    return [float(value.value if isinstance(value, Activation) else value) for value in values]
+    return float(value.value if isinstance(value, Activation) else value)
 
 
 _OPTIONS = {cell.descriptor.__name__: tuple(field.name for field in fields(cell.descriptor)) for cell in CELLS.values()}
@@ -93,7 +142,10 @@ def _descriptor(cell: str, options: tuple[float, ...]) -> Any:
     given: dict[str, Any] = {}
     for field, value in zip(fields(kind), options, strict=False):  # older programs lack the last ones
         is_of: Any = type(field.default)
-        given[field.name] = Activation(int(value)) if is_of is Activation else is_of(value)
+        if is_of is str:
+            given[field.name] = WORDS[field.name][int(value)]
+        else:
+            given[field.name] = Activation(int(value)) if is_of is Activation else is_of(value)
     return kind(**given)
 
 
@@ -122,24 +174,24 @@ def _call(
 
 
 @unseen_by_dynamo
-def _compute(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the cells and z_state. Absent outputs are empty tensors."""
-    tensors, (cell, options, training) = _split(given, 3)
+def _compute(*given: Any) -> tuple[Tensor, ...]:
+    """Return the output, the cell states and z_state. Absent outputs are empty tensors."""
+    form, _, tensors, (cell, options, training) = _split(given, 3)
     found = _call(cell, options, tensors, training=training, gradients=False)
-    first, second, third = (found[name] if name in found else given[0].new_empty(0) for name in OUTPUTS)
-    return first, second, third
+    return tuple(found[name] if name in found else given[0].new_empty(0) for name in form.outputs)
 
 
 def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    _, (cell, options, training) = _split([source, recurrent_weight, *rest], 3)
+    *_, (cell, options, training) = _split([source, recurrent_weight, *rest], 3)
     how = _with(cell, options, training=training)
     T, N, _ = source.shape
     rows, H = recurrent_weight.shape[-2], recurrent_weight.shape[-1] * how.heads
     D = 2 if how.bidirectional else 1
-    has_cells = "cell_output" in CELLS[cell].outputs and (training or how.produce_cell)
+    has_cells = training or getattr(how, "produce_cell", False)
+    there = [has_cells and name in CELLS[cell].outputs for name in FORMS[cell].outputs[1:-1]]
     return (
         source.new_empty(T, N, D * H),
-        source.new_empty(T, N, D * H) if has_cells else source.new_empty(0),
+        *(source.new_empty(T, N, D * H) if is_there else source.new_empty(0) for is_there in there),
         source.new_empty(T, N, D * rows) if training else source.new_empty(0),
     )
 
@@ -147,111 +199,120 @@ def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tup
 @unseen_by_dynamo
 def _compute_backward(*given: Any) -> tuple[Tensor, ...]:
     """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
-    d_output, d_cells, output, cells, z_state, *rest = given
-    arguments, (cell, options) = _split(rest, 2)
-    source, lengths = rest[0], arguments["lengths"]
+    form, before, arguments, (cell, options) = _split(given, 2)
+    above, kept = before[: len(form.outputs) - 1], before[len(form.outputs) - 1 :]
+    source, lengths = given[len(before)], arguments["lengths"]
     keep_until_read(*(tensor for name, tensor in arguments.items() if name != "lengths"))
-    if d_cells is not None and lengths is not None and len(source) == 1:
-        # else a row without steps would pass it on to its initial cell
-        d_cells = d_cells.masked_fill((lengths == 0).to(d_cells.device).unsqueeze(1), 0)
-    tensors = arguments | {
-        "z_state": z_state,
-        "source_gradient": d_output,
-        "output_fwd": output,
-        "cell_output_fwd": cells,
-        "cell_gradient": d_cells,
-    }
+    tensors = arguments | {"source_gradient": above[0], "z_state": kept[-1]}
+    for state, forward in zip(STATES, kept[:-1], strict=False):
+        tensors[state.forward] = forward
+    for state, gradient in zip(STATES[1:], above[1:], strict=False):
+        if gradient is not None and lengths is not None and len(source) == 1:
+            # else a row without steps would pass it on to its initial state
+            gradient = gradient.masked_fill((lengths == 0).to(gradient.device).unsqueeze(1), 0)  # noqa: PLW2901
+        tensors[state.gradient] = gradient
     found = _call(cell, options, tensors, training=False, gradients=True)
     return tuple(
         found[name].view(tensor.shape) if name in found and tensor is not None else source.new_empty(0)
         for name, tensor in arguments.items()
-        if name in _WITH_GRADIENTS
+        if name in form.with_gradients
     )
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
-    arguments, _ = _split(given[5:], 2)
+    form, before, arguments, _ = _split(given, 2)
     return tuple(
-        given[5].new_empty(0 if tensor is None or tensor.dtype == torch.bool else tensor.shape)
+        given[len(before)].new_empty(0 if tensor is None or tensor.dtype == torch.bool else tensor.shape)
         for name, tensor in arguments.items()
-        if name in _WITH_GRADIENTS
+        if name in form.with_gradients
     )
 
 
-_WITH_GRADIENTS = (*_DIFFERENTIABLE, *RESETS)
-_TENSORS = "Tensor source, Tensor recurrent_weight, " + ", ".join(f"Tensor? {name}" for name in ARGUMENTS[2:])
-_RESETS = ", ".join(f"Tensor? {name}=None" for name in RESETS)
-operation = register(
-    f"vkrnn::operation({_TENSORS}, str cell, float[] options, bool training, {_RESETS}) -> (Tensor, Tensor, Tensor)",
-    _compute,
-    _compute_shapes,
-)
-_backward = register(
-    "vkrnn::operation_backward(Tensor? d_output, Tensor? d_cells, Tensor? output, Tensor? cell_output, Tensor z_state, "
-    f"{_TENSORS}, str cell, float[] options, {_RESETS}) -> ({', '.join(['Tensor'] * len(_WITH_GRADIENTS))})",
-    _compute_backward,
-    _compute_backward_shapes,
-)
+def _register(form: Form) -> None:
+    tensors = "Tensor source, Tensor recurrent_weight, " + ", ".join(f"Tensor? {name}" for name in form.arguments[2:])
+    resets = "".join(f", Tensor? {name}=None" for name in form.resets)
+    results = ", ".join(["Tensor"] * len(form.outputs))
+    form.operation = register(
+        f"vkrnn::{form.name}({tensors}, str cell, float[] options, bool training{resets}) -> ({results})",
+        _compute,
+        _compute_shapes,
+    )
+    kept = ", ".join(f"Tensor? {name}" for name in (*form.upstream(), *form.outputs[:-1]))
+    results = ", ".join(["Tensor"] * len(form.with_gradients))
+    given = f"{kept}, Tensor z_state, {tensors}, str cell, float[] options{resets}"
+    form.backward = register(
+        f"vkrnn::{form.name}_backward({given}) -> ({results})", _compute_backward, _compute_backward_shapes
+    )
+
+
+for _form in (_OPERATION, _STATES_OPERATION):
+    _register(_form)
 
 
 class _Operation(ReverseModeOnly):
-    """`vkrnn::operation` with its gradients."""
+    """A form's `operation` with its gradients."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Save what the gradients need."""
-        given, (ctx.cell, ctx.options, ctx.trained) = _split(inputs, 3)
+        form, _, given, (ctx.cell, ctx.options, ctx.trained) = _split(inputs, 3)
         ctx.count = len(inputs)
-        outputs: tuple[Tensor, ...] = at_lower_levels(operation, inputs)
+        outputs: tuple[Tensor, ...] = at_lower_levels(form.operation, inputs)
         kept = [
             result if ctx.trained and name in CELLS[ctx.cell].kept else None
-            for name, result in zip(OUTPUTS, outputs, strict=True)
+            for name, result in zip(form.outputs, outputs, strict=True)
         ]
         # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
         # reset_after.
-        ctx.biases = {name: given[name] for name in ("bias", "secondary_bias")}
+        ctx.biases = {name: given[name] for name in ("bias", "secondary_bias") if name in given}
         read = getattr(_with(ctx.cell, ctx.options, training=False), "reset_after", False)
-        inside = saved_bias(given["secondary_bias"]) if read and given["secondary_bias"] is not None else None
-        ctx.save_for_backward(*kept, *(given | {"bias": None, "secondary_bias": inside}).values())
-        ctx.mark_non_differentiable(outputs[2])
+        saved = given | dict.fromkeys(ctx.biases)
+        if read and given["secondary_bias"] is not None:
+            saved["secondary_bias"] = saved_bias(given["secondary_bias"])
+        ctx.save_for_backward(*kept, *saved.values())
+        ctx.mark_non_differentiable(outputs[-1])
         ctx.set_materialize_grads(False)  # saves zeros as large as the gates
         return outputs
 
     @staticmethod
     @unseen_by_dynamo
-    def backward(ctx: Any, d_output: Tensor | None, d_cells: Tensor | None, _: Tensor | None) -> Any:
-        """Call `vkrnn::operation_backward`."""
+    def backward(ctx: Any, *above: Tensor | None) -> Any:
+        """Call the form's `backward`."""
         if not ctx.trained:
             raise RuntimeError(
                 f"[vkrnn.torch.{ctx.cell}] gradients need a forward call with training=True, got training=False"
             )
-        output, cells, z_state, *saved = ctx.saved_tensors
-        given = dict(zip((*ARGUMENTS, *RESETS), saved, strict=True))
-        inside = given["secondary_bias"]
+        form, saved = FORMS[ctx.cell], ctx.saved_tensors
+        kept, saved = saved[: len(form.outputs)], saved[len(form.outputs) :]
+        given = dict(zip((*form.arguments, *form.resets), saved, strict=True))
+        inside = given.get("secondary_bias")
         given |= ctx.biases
         if inside is not None:
             given["secondary_bias"] = connected(inside, given["secondary_bias"])
-        tensors, resets = ([given[name] for name in names] for names in (ARGUMENTS, RESETS))
-        if cells is None:
-            d_cells = None  # that of an empty tensor
-        found = _backward(d_output, d_cells, output, cells, z_state, *tensors, ctx.cell, ctx.options, *resets)
+        tensors, resets = ([given[name] for name in names] for names in (form.arguments, form.resets))
+        # Gradients of empty tensors are left out.
+        of_states = [
+            gradient if name in CELLS[ctx.cell].outputs else None
+            for name, gradient in zip(form.outputs, above[:-1], strict=False)
+        ]
+        found = form.backward(*of_states, *kept, *tensors, ctx.cell, ctx.options, *resets)
         gradients = {
             name: gradient
-            for name, gradient in zip(_WITH_GRADIENTS, found, strict=True)
+            for name, gradient in zip(form.with_gradients, found, strict=True)
             if given[name] is not None and given[name].dtype != torch.bool
         }
-        in_order = *map(gradients.get, ARGUMENTS), None, None, None, *map(gradients.get, RESETS)
+        in_order = *map(gradients.get, form.arguments), None, None, None, *map(gradients.get, form.resets)
         return in_order[: ctx.count]
 
 
 class _OperationBackward(ReverseModeOnly):
-    """`vkrnn::operation_backward`, whose derivatives raise an error."""
+    """A form's `backward`, whose derivatives raise an error."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Compute the gradients."""
-        _, (ctx.cell, _) = _split(inputs[5:], 2)
-        found: tuple[Tensor, ...] = at_lower_levels(_backward, inputs)
+        form, _, _, (ctx.cell, _) = _split(inputs, 2)
+        found: tuple[Tensor, ...] = at_lower_levels(form.backward, inputs)
         return found
 
     @staticmethod
@@ -271,8 +332,12 @@ def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name, _operator, _function in (
-    ("operation", operation, _Operation),
-    ("operation_backward", _backward, _OperationBackward),
+    each
+    for form in (_OPERATION, _STATES_OPERATION)
+    for each in (
+        (form.name, form.operation, _Operation),
+        (f"{form.name}_backward", form.backward, _OperationBackward),
+    )
 ):
     library.impl(_name, differentiable(_operator, super(torch.autograd.Function, _function).apply), "Autograd")
     torch.library.register_vmap(f"vkrnn::{_name}", _vmap(_operator))

@@ -5,6 +5,7 @@
 #define CELL_NUMBER(slot, name) \
     Real name() const { return number(abi::kNumber0 + 2 * (slot)); }
 
+static constexpr abi::uint kNone = abi::kNone, kTanh = abi::kTanh, kSigmoid = abi::kSigmoid;
 CELL_CONSTANT(kHasClip, has_clip)
 
 HWY_INLINE Real activate(uint kind, Real x) const {

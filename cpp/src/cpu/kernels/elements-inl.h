@@ -1,4 +1,4 @@
-// Copies of the last states, and products and sums element by element. Included once for each instruction set.
+// Copies of rows, and products and sums element by element. Included once for each instruction set.
 #if defined(VKRNN_CPU_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_ELEMENTS_INL_H
 #undef VKRNN_CPU_ELEMENTS_INL_H
@@ -51,6 +51,14 @@ void combine(const CombineWork& work, Member& member) {
             for (std::int64_t i = begin; i < limit; ++i) out[i] = a[i] * b[i];
         for (std::int64_t i = limit; i < end; ++i) out[i] = a[i];
     }
+}
+
+template <class T>
+void copy_rows(const CopyRowsWork& work, Member& member) {
+    const Range mine = part_of(work.rows, member.rank(), member.size());
+    for (std::int64_t row = mine.begin; row < mine.end; ++row)
+        std::copy_n(pointer<const T>(work.in) + row * work.in_row, work.width,
+                    pointer<T>(work.out) + row * work.out_row);
 }
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE

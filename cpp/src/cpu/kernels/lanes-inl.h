@@ -89,6 +89,11 @@ struct Lanes {
         const auto one = hn::Set(Tag<T>(), T{1});
         return {hn::IfThenElseZero(hn::Ge(x.low, edge.low), one), hn::IfThenElseZero(hn::Ge(x.high, edge.high), one)};
     }
+    // Returns a in lanes where x >= edge, else b.
+    friend HWY_ATTR HWY_INLINE Lanes choose(Lanes edge, Lanes x, Lanes a, Lanes b) {
+        return {hn::IfThenElse(hn::Ge(x.low, edge.low), a.low, b.low),
+                hn::IfThenElse(hn::Ge(x.high, edge.high), a.high, b.high)};
+    }
 };
 
 // Loads `count` numbers from p, at most kCount. The other lanes are 0.
@@ -232,6 +237,24 @@ HWY_INLINE Vector<T> exponential(Vector<T> x) {
 template <class T>
 HWY_INLINE Lanes<T> exponential(Lanes<T> x) {
     return {exponential<T>(x.low), exponential<T>(x.high)};
+}
+
+// Returns log(sigmoid(x)), as in activation.glsl.
+template <class T>
+HWY_INLINE Vector<T> log_sigmoid(Vector<T> x) {
+    const Tag<T> d;
+    constexpr int kLast = sizeof(T) == sizeof(float) ? 7 : 16;
+    const auto e = exponential<T>(hn::Neg(hn::Abs(x)));
+    const auto s = divide<T>(e, hn::Add(hn::Set(d, T{2}), e)), square = hn::Mul(s, s);
+    auto series = hn::Set(d, T{1} / T{2 * kLast + 1});
+    for (int k = kLast - 1; k >= 0; --k)
+        series = hn::MulAdd(series, square, hn::Set(d, T{1} / static_cast<T>(2 * k + 1)));
+    return hn::NegMulAdd(hn::Add(s, s), series, at_most<T>(hn::Zero(d), x));
+}
+
+template <class T>
+HWY_INLINE Lanes<T> log_sigmoid(Lanes<T> x) {
+    return {log_sigmoid<T>(x.low), log_sigmoid<T>(x.high)};
 }
 
 template <class T>

@@ -55,6 +55,11 @@ unsigned convert_threads(const std::byte* bytes, const std::uint32_t* /*constant
     return threads_for(sizeof(float) * static_cast<double>(work.count), kBytesWorthAThread, most);
 }
 
+unsigned copy_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const CopyRowsWork*>(bytes);
+    return threads_for(sizeof(float) * static_cast<double>(work.rows * work.width), kBytesWorthAThread, most);
+}
+
 unsigned combine_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
     const auto& work = *reinterpret_cast<const CombineWork*>(bytes);
     return threads_for(sizeof(float) * static_cast<double>(work.count), kBytesWorthAThread, most);
@@ -74,6 +79,8 @@ std::span<const NamedKernel> product_kernels() {
         {"sum_rows_f64", &run<SumWork, &sum_rows<double>>, &sum_threads},
         {"last_rows", &run<LastRowsWork, &last_rows<float>>, &one_thread},
         {"last_rows_f64", &run<LastRowsWork, &last_rows<double>>, &one_thread},
+        {"copy_rows", &run<CopyRowsWork, &copy_rows<float>>, &copy_threads},
+        {"copy_rows_f64", &run<CopyRowsWork, &copy_rows<double>>, &copy_threads},
         {"combine", &run<CombineWork, &combine<float>>, &combine_threads},
         {"combine_f64", &run<CombineWork, &combine<double>>, &combine_threads},
         {"convert", &run<ConvertWork, &convert>, &convert_threads},

@@ -126,4 +126,20 @@ void ShaderProducts::combine(PlanBuilder& builder, const std::string& label, con
                      independent);
 }
 
+void ShaderProducts::copy_rows(PlanBuilder& builder, const std::string& label, const RowCopy& copy,
+                               bool independent) const {
+    abi::CopyRowsPush push{};
+    push.in_ = builder.at(copy.from.buffer, copy.from.offset);
+    push.out_ = builder.at(copy.to.buffer, copy.to.offset);
+    push.count = u32(copy.rows * copy.width);
+    push.width = u32(copy.width);
+    push.in_row = u32(copy.from.row);
+    push.out_row = u32(copy.to.row);
+    Constants constants;
+    constants.stored(builder.stored({copy.from.buffer, copy.to.buffer}), builder.spec().dtype);
+    const std::int64_t groups = ceil_div(copy.rows * copy.width, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("copy_rows", std::move(constants)), builder.groups(groups), make_block(push),
+                     independent);
+}
+
 }  // namespace vkrnn

@@ -22,6 +22,8 @@ public:
                    bool independent) const override;
     void combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
                  bool independent) const override;
+    void copy_rows(PlanBuilder& builder, const std::string& label, const RowCopy& copy,
+                   bool independent) const override;
 };
 
 }  // namespace vkrnn

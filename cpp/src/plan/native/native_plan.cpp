@@ -333,6 +333,18 @@ void NativeProducts::combine(PlanBuilder& builder, const std::string& label, con
     builder.add(Dispatch{label, builder.kernel("combine", {}), {}, make_block(work)});
 }
 
+void NativeProducts::copy_rows(PlanBuilder& builder, const std::string& label, const RowCopy& copy,
+                               bool /*independent*/) const {
+    cpu::CopyRowsWork work{};
+    work.in = builder.at(copy.from.buffer, copy.from.offset);
+    work.out = builder.at(copy.to.buffer, copy.to.offset);
+    work.in_row = copy.from.row;
+    work.out_row = copy.to.row;
+    work.rows = copy.rows;
+    work.width = copy.width;
+    builder.add(Dispatch{label, builder.kernel("copy_rows", {}), {}, make_block(work)});
+}
+
 std::optional<CostEstimate> NativeLoop::estimate(const Spec& spec, const Profile& /*profile*/, const Costs& /*costs*/,
                                                  const Parameters& /*wanted*/) const {
     if (spec.piece_steps == 0) return CostEstimate{};

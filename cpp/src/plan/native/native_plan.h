@@ -21,6 +21,8 @@ public:
                    bool independent) const override;
     void combine(PlanBuilder& builder, const std::string& label, const Combination& combination,
                  bool independent) const override;
+    void copy_rows(PlanBuilder& builder, const std::string& label, const RowCopy& copy,
+                   bool independent) const override;
 };
 
 // One dispatch runs all time steps. The forward loop also computes x W^T.

@@ -1,0 +1,237 @@
+"""The module `SLSTM`, which PyTorch does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from vkrnn.descriptors import SLSTMDescriptor
+from vkrnn.results import STATES
+from vkrnn.torch._functions import slstm
+
+__all__ = ["SLSTM"]
+
+_WHERE = "[vkrnn.torch.SLSTM]"
+
+
+class SLSTM(torch.nn.Module):
+    """An sLSTM of xLSTM, computed by vkrnn, with the arguments and results of ``torch.nn.LSTM``.
+
+    The state has four tensors, ``(h, c, n, m)``: the hidden state, the cell, the normalizer and the stabilizer. Each is
+    [L D, N, H] for L layers and D directions. `vkrnn.slstm` has the equations.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
+        As in ``torch.nn.LSTM``. There is one bias for each layer and direction, ``bias_l0``, [4H]. The gates are in the
+        order i, f, z, o.
+    recurrent_dropout : float, default 0.0
+        As in `LSTM`.
+    forget_gate : {"sigmoid", "exponential"}, default "sigmoid"
+        As in `vkrnn.SLSTMDescriptor`.
+    clip : float, default 0.0
+        As in `vkrnn.SLSTMDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong type or value.
+
+    Examples
+    --------
+    >>> import torch
+    >>> module = SLSTM(3, 16, forget_gate="exponential")
+    >>> module
+    vkrnn.torch.SLSTM(3, 16, forget_gate='exponential')
+    >>> output, (h, c, n, m) = module(torch.zeros(5, 1, 3))
+    >>> output.shape, n.shape
+    (torch.Size([5, 1, 16]), torch.Size([1, 1, 16]))
+    """
+
+    __module__ = "vkrnn.torch"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,  # noqa: FBT001, FBT002 - as in PyTorch's modules
+        batch_first: bool = False,  # noqa: FBT001, FBT002
+        dropout: float = 0.0,
+        bidirectional: bool = False,  # noqa: FBT001, FBT002
+        device: torch.types.Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        forget_gate: Any = "sigmoid",
+        clip: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        _check_chances(dropout=dropout, recurrent_dropout=recurrent_dropout)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first = bool(bias), bool(batch_first)
+        self.dropout, self.recurrent_dropout = float(dropout), float(recurrent_dropout)
+        try:
+            self.descriptor = SLSTMDescriptor(
+                bidirectional=bool(bidirectional), produce_cell=True, forget_gate=forget_gate, clip=clip
+            )
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("[SLSTMDescriptor]", _WHERE)) from None
+        for name, shape in self._shapes():
+            weight = torch.empty(shape, device=device, dtype=dtype)
+            self.register_parameter(name, torch.nn.Parameter(weight))
+        self.reset_parameters()
+
+    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the names and shapes of the parameters."""
+        D, H = 1 + self.bidirectional, self.hidden_size
+        for number in range(self.num_layers):
+            for suffix in ("", "_reverse")[:D]:
+                yield f"weight_ih_l{number}{suffix}", (4 * H, D * H if number else self.input_size)
+                yield f"weight_hh_l{number}{suffix}", (4 * H, H)
+                if self.bias:
+                    yield f"bias_l{number}{suffix}", (4 * H,)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether there are two directions."""
+        return self.descriptor.bidirectional
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters as PyTorch's recurrent modules draw theirs."""
+        limit = self.hidden_size**-0.5
+        for weight in self.parameters():
+            torch.nn.init.uniform_(weight, -limit, limit)
+
+    def _get_name(self) -> str:
+        kind = type(self)
+        return f"vkrnn.torch.{kind.__name__}" if kind.__module__ == "vkrnn.torch" else kind.__name__
+
+    def extra_repr(self) -> str:
+        """Return the arguments of the constructor that differ from the defaults."""
+        defaults: dict[str, Any] = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
+        defaults |= {"bidirectional": False, "recurrent_dropout": 0.0}
+        own = {name: getattr(self, name) for name in defaults}
+        for name in ("forget_gate", "clip"):
+            own[name], defaults[name] = getattr(self.descriptor, name), getattr(SLSTMDescriptor, name)
+        shown = [f"{name}={value!r}" for name, value in own.items() if value != defaults[name]]
+        return ", ".join([str(self.input_size), str(self.hidden_size), *shown])
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: A002 - PyTorch's name
+        """Return the output and the last states, which are zeros at first if `hx` is not given.
+
+        Raises
+        ------
+        TypeError
+            If the input is no tensor and no PackedSequence, or if `hx` is no tuple of four tensors.
+        ValueError
+            If a shape is wrong.
+        NotImplementedError
+            For tensors on other devices than the CPU and CUDA devices.
+        """
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{_WHERE} input: expected a torch.Tensor or a PackedSequence, got {type(input).__name__}")
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{_WHERE} input: expected 2 or 3 axes, got {input.dim()}")
+        batched = input.dim() == 3
+        states = self._states(hx, axes=3 if batched else 2)
+        source = input if batched else input.unsqueeze(1)
+        if batched and self.batch_first:
+            source = source.transpose(0, 1)
+        if not batched and states is not None:
+            states = [state.unsqueeze(1) for state in states]
+        output, last = self._run(source, states, None)
+        if not batched:
+            return output.squeeze(1), tuple(state.squeeze(1) for state in last)
+        return output.transpose(0, 1) if self.batch_first else output, last
+
+    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, tuple[Tensor, ...]]:
+        source, lengths = pad_packed_sequence(packed)  # in the order of the caller's rows, as the states are
+        output, last = self._run(source, self._states(hx, axes=3), lengths)
+        return pack_padded_sequence(output, lengths, enforce_sorted=packed.sorted_indices is None), last
+
+    def _states(self, hx: Any, *, axes: int) -> list[Tensor] | None:
+        if hx is None:
+            return None
+        if not isinstance(hx, (tuple, list)) or not all(isinstance(state, Tensor) for state in hx):
+            raise TypeError(f"{_WHERE} hx: expected a tuple of tensors (h, c, n, m), got {type(hx).__name__}")
+        if len(hx) != len(STATES):
+            raise ValueError(f"{_WHERE} hx: expected 4 tensors (h, c, n, m), got {len(hx)}")
+        for state in hx:
+            layers = self.num_layers * (1 + self.bidirectional)
+            if state.dim() != axes or state.shape[0] != layers or state.shape[-1] != self.hidden_size:
+                wanted = "[L D, N, H]" if axes == 3 else "[L D, H]"
+                sizes = f"L D = {layers} and H = {self.hidden_size}"
+                raise ValueError(f"{_WHERE} hx: expected shape {wanted} with {sizes}, got {list(state.shape)}")
+        return list(hx)
+
+    def _run(
+        self, source: Tensor, states: list[Tensor] | None, lengths: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run all layers over the source, [T, N, I], and return the output and the last states."""
+        D, N = 1 + self.bidirectional, source.shape[1]
+        last: list[list[Tensor]] = [[] for _ in STATES]
+        output = source
+        for number in range(self.num_layers):
+            if number > 0:
+                output = torch.nn.functional.dropout(output, self.dropout, self.training)
+            given: dict[str, Any] = {"lengths": lengths}
+            if states is not None:
+                for state, tensor in zip(STATES, states, strict=True):
+                    own = tensor[number * D : (number + 1) * D]
+                    given[state.initial] = own.transpose(0, 1).reshape(N, D * self.hidden_size)
+            if self.recurrent_dropout and self.training:
+                ones = source.new_ones(1, N, D * self.hidden_size)
+                given["mask"] = torch.nn.functional.dropout(ones, self.recurrent_dropout)
+            found = slstm(
+                output,
+                self._weight("weight_hh", number),
+                input_weight=self._weight("weight_ih", number),
+                bias=self._weight("bias", number) if self.bias else None,
+                descriptor=self.descriptor,
+                **given,
+            )
+            for state, rows in zip(STATES, last, strict=True):
+                rows.extend(self._last_rows(getattr(found, state.sequence), lengths))
+            output = found.output
+        return output, tuple(torch.stack(rows) for rows in last)
+
+    def _weight(self, name: str, number: int) -> Tensor:
+        weight: Tensor = getattr(self, f"{name}_l{number}")
+        if not self.bidirectional:
+            return weight
+        both = weight, getattr(self, f"{name}_l{number}_reverse")
+        return torch.stack(both) if name == "weight_hh" else torch.cat(both)
+
+    def _last_rows(self, sequence: Tensor, lengths: Tensor | None) -> list[Tensor]:
+        """Return the rows of a sequence, [T, N, D H], after the last step of each direction."""
+        H = self.hidden_size
+        if lengths is None:
+            ends = sequence[-1, :, :H]
+        else:
+            steps = (lengths - 1).to(sequence.device)
+            ends = sequence[steps, torch.arange(len(lengths), device=sequence.device), :H]
+        return [ends, sequence[0, :, H:]] if self.bidirectional else [ends]
+
+
+def _check_sizes(**sizes: object) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"{_WHERE} {name}: expected an int, got {size!r} ({type(size).__name__})")
+        if size < 1:
+            raise ValueError(f"{_WHERE} {name}: expected at least 1, got {size}")
+
+
+def _check_chances(**chances: object) -> None:
+    for name, chance in chances.items():
+        if isinstance(chance, bool) or not isinstance(chance, (int, float)):
+            raise TypeError(f"{_WHERE} {name}: expected a number, got {chance!r} ({type(chance).__name__})")
+        if not 0 <= chance <= 1:
+            raise ValueError(f"{_WHERE} {name}: expected a number from 0 to 1, got {chance!r}")
