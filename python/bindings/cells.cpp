@@ -1,6 +1,7 @@
 // The table of cells, read-only, and the conversion of descriptors by it.
 #include "vkrnn/cells.h"
 
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -78,7 +79,8 @@ py::dict properties(const Cell& cell) {
         if (const auto* activation = std::get_if<ActivationProperty>(&property.kind)) {
             dict[name] = to_python(name_of(activation->documented_default));
         } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
-            dict[name] = number->documented_default;
+            dict[name] = std::isfinite(number->documented_default) ? py::object(py::float_(number->documented_default))
+                                                                   : py::none();
         } else if (std::holds_alternative<CountProperty>(property.kind)) {
             dict[name] = 1;
         } else if (const auto* choice = std::get_if<ChoiceProperty>(&property.kind)) {
@@ -123,7 +125,7 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
             }
             descriptor.activations.at(activation->slot) = chosen;
         } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
-            descriptor.numbers.at(number->slot) = value.cast<double>();
+            descriptor.numbers.at(number->slot) = value.is_none() ? number->documented_default : value.cast<double>();
         } else if (const auto* count = std::get_if<CountProperty>(&property.kind)) {
             descriptor.counts.at(count->slot) = value.cast<std::int64_t>();
         } else if (const auto* choice = std::get_if<ChoiceProperty>(&property.kind)) {

@@ -84,7 +84,15 @@ else:
 
 # Options that MPSGraph's descriptors do not have.
 BEYOND_MPSGRAPH = frozenset(
-    {"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip", "heads", "input_heads"}
+    {
+        "output_peephole_new_cell",
+        "hard_sigmoid_alpha",
+        "hard_sigmoid_beta",
+        "clip",
+        "gradient_clip",
+        "heads",
+        "input_heads",
+    }
 )
 
 
@@ -106,6 +114,12 @@ _PARAGRAPHS = {
             Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
             lets a model choose. Not in MPSGraph.
         """,
+    "gradient_clip": """
+        gradient_clip : float, optional
+            Clamp the gradient of h to [-gradient_clip, gradient_clip] where a step passes it on to the step before, and
+            so the gradient of `init_state`. 0.0 lets nothing pass. The gradients of outputs and cells are not clamped.
+            None means no clipping. Not in MPSGraph.
+        """,
     "heads": """
         heads : int, default 1
             Divide the H units into this many heads. A unit reads only the states of its own head, so the recurrent
@@ -122,8 +136,8 @@ _PARAGRAPHS = {
         TypeError
             If an option has a value of the wrong type.
         ValueError
-            If there is no activation or gate of that name or number, a number is not finite, `clip` is negative, or `heads`
-            or `input_heads` is less than 1.
+            If there is no activation or gate of that name or number, a number is not finite, `clip` or `gradient_clip` is
+            negative, or `heads` or `input_heads` is less than 1.
         """,
 }
 
@@ -137,11 +151,13 @@ class _Descriptor:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            checked: bool | float | int | str | Activation
+            checked: bool | float | int | str | Activation | None
             if isinstance(field.default, bool):
                 checked = self._flag(field.name, value)
             elif isinstance(field.default, float):
                 checked = self._number(field.name, value)
+            elif field.default is None:
+                checked = None if value is None else self._number(field.name, value)
             elif field.name in ("heads", "input_heads"):
                 checked = self._count(field.name, value)
             elif isinstance(field.default, str):
@@ -171,6 +187,8 @@ class _Descriptor:
             raise ValueError(f"{self._where(name)}: expected a finite number, got {number!r}")
         if name == "clip" and number < 0:
             raise ValueError(f"{self._where(name)}: expected 0 (no clipping) or a positive threshold, got {number!r}")
+        if name == "gradient_clip" and number < 0:
+            raise ValueError(f"{self._where(name)}: expected None (no clipping) or a threshold from 0, got {number!r}")
         return number
 
     def _count(self, name: str, value: object) -> int:
@@ -223,6 +241,7 @@ class SingleGateRNNDescriptor(_Descriptor):
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
         ``clip``. Not in MPSGraph.
+    {gradient_clip}
     {heads}
 
     {raises}
@@ -239,6 +258,7 @@ class SingleGateRNNDescriptor(_Descriptor):
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
+    gradient_clip: float | None = None
     heads: int = 1
     input_heads: int = 1
 
@@ -276,6 +296,7 @@ class LSTMDescriptor(_Descriptor):
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The new cell, which
         enters `activation`, is not clamped. The same as ONNX's ``clip``. Not in MPSGraph.
+    {gradient_clip}
     {heads}
 
     {raises}
@@ -301,6 +322,7 @@ class LSTMDescriptor(_Descriptor):
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
+    gradient_clip: float | None = None
     heads: int = 1
     input_heads: int = 1
 
@@ -334,6 +356,7 @@ class GRUDescriptor(_Descriptor):
     clip : float, default 0.0
         Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
         ``clip``. Not in MPSGraph.
+    {gradient_clip}
     {heads}
 
     {raises}
@@ -356,6 +379,7 @@ class GRUDescriptor(_Descriptor):
     hard_sigmoid_alpha: float = 0.2
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
+    gradient_clip: float | None = None
     heads: int = 1
     input_heads: int = 1
 
@@ -377,6 +401,7 @@ class SLSTMDescriptor(_Descriptor):
         Function of gate f: the sigmoid, or exp.
     clip : float, default 0.0
         Clamp the sum that enters each gate to [-clip, clip]. 0.0 means no clipping.
+    {gradient_clip}
     {heads}
 
     {raises}
@@ -392,6 +417,7 @@ class SLSTMDescriptor(_Descriptor):
     produce_cell: bool = False
     forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
     clip: float = 0.0
+    gradient_clip: float | None = None
     heads: int = 1
     input_heads: int = 1
 

@@ -82,7 +82,8 @@ def single_gate_rnn_gradients(
         dh   = (d[t] R) * m[t]
 
     and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
-    ``bias = sum d[t]``, and ``init_state`` is the last dh. With ``clip``, activation' is 0 where z[t] was clamped.
+    ``bias = sum d[t]``, and ``init_state`` is the last dh. With ``clip``, activation' is 0 where z[t] was clamped. With
+    ``gradient_clip``, each new dh is clamped to [-gradient_clip, gradient_clip].
 
     With `reset`, h[t-1] is the state after the reset. With g = dh, its gradient, and u the state before the reset,
     ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g``, and the step before gets r[t] g.
@@ -191,7 +192,8 @@ def lstm_gradients(
     ``peephole = sum d[t] * c[t-1]``; ``init_state`` and ``init_cell`` are the last dh and dc.
 
     With ``output_peephole_new_cell``, dC has the term p_o * d_o instead of dc, and the peephole's gradient has
-    sum d_o * c[t] for the output gate. With ``clip``, a gate's derivative is 0 where its sum was clamped.
+    sum d_o * c[t] for the output gate. With ``clip``, a gate's derivative is 0 where its sum was clamped. With
+    ``gradient_clip``, each new dh is clamped to [-gradient_clip, gradient_clip].
 
     With `reset`, h[t-1] and c[t-1] are the states after the reset. With g = dh or dc, the gradient of such a state, and
     u the state before the reset, ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g`` (``reset_cell``
@@ -293,7 +295,7 @@ def gru_gradients(
 
     The gradients of the weights are the sums over all steps as in `lstm_gradients`; ``secondary_bias`` is
     sum d_o * r, zeros without reset_after; ``init_state`` is the last dh. With ``clip``, a gate's derivative is 0 where
-    its sum was clamped.
+    its sum was clamped. With ``gradient_clip``, each new dh is clamped to [-gradient_clip, gradient_clip].
 
     With `reset`, h[t-1] is the state after the reset. With g = dh, its gradient, and u the state before the reset,
     ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g``, and the step before gets r[t] g.
@@ -410,7 +412,8 @@ def slstm_gradients(
     where gradients of the last step alone are zero in the others, v is 0 where f was clamped, and then
     ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m'[t])``, ``input_weight = sum d[t]^T x[t]``,
     ``bias = sum d[t]``; the gradients of the initial states are the last dh, dc, dn and dm. With ``clip``, the
-    gradient of a gate is 0 where its sum was clamped.
+    gradient of a gate is 0 where its sum was clamped. With ``gradient_clip``, each new dh is clamped to
+    [-gradient_clip, gradient_clip].
 
     Examples
     --------

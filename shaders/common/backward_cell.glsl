@@ -7,6 +7,13 @@
 #include "common/vectors.glsl"
 
 SPECIALIZED(kHasUpstreamCell, uint, has_upstream_cell, 0)
+SPECIALIZED(kHasGradientClip, uint, has_gradient_clip, 0)
+SPECIALIZED_REAL(kGradientClip, gradient_clip)
+
+// Returns the gradient of h as the later step passes it on, limited by the option `gradient_clip`.
+INLINE Real passed_on(Real gradient) {
+    return has_gradient_clip == 0 || is_nan(gradient) ? gradient : clamp(gradient, -gradient_clip(), gradient_clip());
+}
 
 #define PRODUCTS 1
 CONSTANT uint first_product = 0, end_product = 1;
@@ -112,6 +119,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     for (uint s = 0; s < CELL_STATES; ++s) {
         made.reset_up[s] = up[s];
         if (made.passed_reset) up[s] = part(value_of(kReset, inputs.later_factor), up[s]);
+        if (s == 0 && !inputs.last) up[0] = passed_on(up[0]);
         made.carry[s] = up[s];   // all that step -1 computes
     }
     if (e.k < 0) return made;

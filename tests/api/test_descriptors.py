@@ -27,7 +27,7 @@ DEFAULTS: dict[type[Any], dict[str, Any]] = {
 }
 PROPERTIES = [(kind, name) for kind, defaults in DEFAULTS.items() for name in defaults]
 SWITCHES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], bool)]
-VALUES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], float)]
+VALUES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], (float, type(None)))]
 COUNTS = [(kind, name) for kind, name in PROPERTIES if type(DEFAULTS[kind][name]) is int]
 FUNCTIONS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], Activation)]
 
@@ -96,7 +96,10 @@ def test_numbers_become_floats(kind: type[Any], name: str) -> None:
     for value in (2, 2.0, np.float32(2), np.int64(2)):
         assert type(getattr(kind(**{name: value}), name)) is float
         assert kind(**{name: value}) == kind(**{name: 2.0})
-    for value, shown in ((True, "True (bool)"), ("2", "'2' (str)"), (None, "None (NoneType)"), (2j, "2j (complex)")):
+    wrong: list[tuple[Any, str]] = [(True, "True (bool)"), ("2", "'2' (str)"), (2j, "2j (complex)")]
+    if DEFAULTS[kind][name] is not None:
+        wrong.append((None, "None (NoneType)"))
+    for value, shown in wrong:
         with pytest.raises(TypeError) as caught:
             kind(**{name: value})
         assert str(caught.value) == f"[{kind.__name__}] {name}: expected a number, got {shown}"
@@ -127,6 +130,10 @@ def test_a_negative_clip_is_refused(kind: type[Any]) -> None:
         kind(clip=-1)
     message = "clip: expected 0 (no clipping) or a positive threshold, got -1.0"
     assert str(caught.value) == f"[{kind.__name__}] {message}"
+    with pytest.raises(ValueError, match="gradient_clip") as caught:
+        kind(gradient_clip=-0.5)
+    message = "gradient_clip: expected None (no clipping) or a threshold from 0, got -0.5"
+    assert str(caught.value) == f"[{kind.__name__}] {message}"
     if "hard_sigmoid_alpha" in DEFAULTS[kind]:
         assert kind(hard_sigmoid_alpha=-1, hard_sigmoid_beta=-1).hard_sigmoid_alpha == -1
 
@@ -146,7 +153,7 @@ def test_words_must_be_known() -> None:
 @pytest.mark.parametrize(("kind", "name"), PROPERTIES)
 def test_every_property_counts_in_equality_hash_and_repr(kind: type[Any], name: str) -> None:
     default = DEFAULTS[kind][name]
-    others: dict[type[Any], Any] = {Activation: Activation.NONE, float: 0.75, int: 2, bool: True}
+    others: dict[type[Any], Any] = {Activation: Activation.NONE, float: 0.75, type(None): 0.75, int: 2, bool: True}
     value = others.get(type(default))
     if isinstance(default, str):
         value = next(words[name][1] for words in WORDS.values() if name in words)

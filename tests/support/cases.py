@@ -69,7 +69,9 @@ ACTIVATIONS: dict[str, dict[str, str]] = {
 }
 # The numeric properties, each with its default.
 _OF_ACTIVATIONS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5}
-NUMBERS = {cell: (_OF_ACTIVATIONS if ACTIVATIONS[cell] else {}) | {"clip": 0.0} for cell in GATES}
+NUMBERS: dict[str, dict[str, float | None]] = {
+    cell: (_OF_ACTIVATIONS if ACTIVATIONS[cell] else {}) | {"clip": 0.0, "gradient_clip": None} for cell in GATES
+}
 # The numbers of blocks on the weights' diagonals, by weight.
 HEADS = {"recurrent_weight": "heads", "input_weight": "input_heads"}
 NAMES = tuple(member.name.lower() for member in Activation)
@@ -142,10 +144,11 @@ class Case:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether every gate and activation is smooth."""
+        """Whether every gate and activation is smooth, and no gradient is clamped."""
         values = vars(self.descriptor()).values()
         corners = any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
-        return not corners and not self.options.get("clip")
+        clips = self.options.get("clip") or self.options.get("gradient_clip") is not None
+        return not corners and not clips
 
     @property
     def id(self) -> str:
@@ -478,14 +481,17 @@ def _numbers(cell: str) -> Iterator[Case]:
 
 
 def _gates(cell: str) -> Iterator[Case]:
-    """Yield hard sigmoids with other constants, clipped gates, and an output gate that sees the new cell."""
+    """Yield hard sigmoids with other constants, clipped gates and gradients, and an output gate that sees the new cell."""
     kinds = itertools.cycle(("hard_sigmoid", "sigmoid", "tanh"))
     functions: dict[str, Any] = dict(zip(ACTIVATIONS[cell], kinds, strict=False))
     new_cell: dict[str, Any] = {"output_peephole_new_cell": True} if cell == "lstm" else {}
     falling = {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4} if ACTIVATIONS[cell] else {}
-    falling |= {"clip": 0.75}
+    falling |= {"clip": 0.75, "gradient_clip": 0.25}
     yield _case(cell, (4, 5, 3, 6), {"bidirectional": True} | new_cell | functions | falling)
     yield _case(cell, (5, 3, 7, 4), {"reverse": True} | new_cell | {"clip": 0.5})
+    yield _case(cell, (5, 3, 7, 4), {"reverse": True, "gradient_clip": 0.0})
+    for reset in ({}, {"reset_after": True}) if cell == "gru" else ({},):
+        yield _case(cell, (6, 4, 2, 3), reset | {"gradient_clip": 0.125})
     if cell == "lstm":
         yield _case(cell, (5, 3, 7, 4), {"forget_gate_last": True} | new_cell)
 

@@ -15,7 +15,10 @@ Pair: TypeAlias = tuple[int, int, int, int]
 # T, N, I, H: pairwise different, H a multiple of four or not, some sizes 1. Without an input weight, I follows.
 SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 1, 6, 1))
 # The numeric properties at their defaults and away from them.
-SETTINGS: tuple[dict[str, float], ...] = ({}, {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75})
+SETTINGS: tuple[dict[str, float], ...] = (
+    {},
+    {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75, "gradient_clip": 0.25},
+)
 
 
 def covering_array(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

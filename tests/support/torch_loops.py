@@ -30,8 +30,21 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "RNN": {"activation": "tanh"},
 }
-NUMBERS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5, "clip": 0.0}
+NUMBERS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5, "clip": 0.0, "gradient_clip": None}
 HEADS = {"weight_hh": "heads", "weight_ih": "input_heads"}
+
+
+class _PassedOn(torch.autograd.Function):
+    """A state, whose gradient is clamped."""
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor, limit: float) -> Tensor:
+        ctx.limit = limit
+        return state.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.clamp(-ctx.limit, ctx.limit), None
 
 
 class Loop:
@@ -111,7 +124,10 @@ class Loop:
     ) -> tuple[list[Tensor], list[Tensor]]:
         output = []
         step: Callable[..., list[Tensor]] = getattr(self, f"_{self.kind.lower()}")
+        limit = self.options["gradient_clip"]
         for x in row:
+            if limit is not None:
+                state = [_PassedOn.apply(state[0], limit), *state[1:]]  # type: ignore[no-untyped-call]
             state = step(x, state, mask, weights)
             output.append(state[0])
         return output, state

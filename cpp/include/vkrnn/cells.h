@@ -105,7 +105,7 @@ struct ActivationProperty {
     Activation documented_default;
 };
 
-// A floating-point property with values from `least` to `most`.
+// A floating-point property with values from `least` to `most`. An infinite default is None in Python.
 struct NumberProperty {
     std::size_t slot;  // in Descriptor::numbers
     double documented_default, least, most;

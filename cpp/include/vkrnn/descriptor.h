@@ -4,6 +4,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <limits>
 
 namespace vkrnn {
 
@@ -30,9 +31,9 @@ constexpr Flag cell_option(std::uint8_t bit) {
 }
 
 constexpr std::size_t kActivationSlots = 5;
-// Slots of the floating-point properties: two for a cell's own properties, then three that every cell has.
-constexpr std::size_t kNumberSlots = 5;
-constexpr std::size_t kHardSigmoidAlphaSlot = 2, kHardSigmoidBetaSlot = 3, kClipSlot = 4;
+// Slots of the floating-point properties: two for a cell's own properties, then four that cells share.
+constexpr std::size_t kNumberSlots = 6;
+constexpr std::size_t kHardSigmoidAlphaSlot = 2, kHardSigmoidBetaSlot = 3, kClipSlot = 4, kGradientClipSlot = 5;
 // Slots of the properties that count something: into how many blocks the recurrent and the input weights are divided.
 constexpr std::size_t kCountSlots = 2;
 constexpr std::size_t kHeadsSlot = 0, kInputHeadsSlot = 1;
@@ -42,8 +43,8 @@ struct Descriptor {
     std::uint32_t flags = 0;  // one bit per Flag
     // One activation per gate in canonical order, then that of the cell state (LSTM); see cells.cpp.
     std::array<Activation, kActivationSlots> activations{};
-    // The floating-point properties, by slot. A clip of 0 means no clipping.
-    std::array<double, kNumberSlots> numbers{0, 0, 0.2, 0.5, 0};
+    // The floating-point properties, by slot. A clip of 0 means no clipping, and so does an infinite gradient clip.
+    std::array<double, kNumberSlots> numbers{0, 0, 0.2, 0.5, 0, std::numeric_limits<double>::infinity()};
     std::array<std::int64_t, kCountSlots> counts{1, 1};
 
     [[nodiscard]] bool has(Flag flag) const { return ((flags >> static_cast<unsigned>(flag)) & 1u) != 0; }

@@ -20,8 +20,8 @@ Property activation(std::string_view name, std::size_t slot, Activation document
     return {name, ActivationProperty{slot, documented_default}};
 }
 
-// Adds the properties that every cell has: the clipping threshold of the gates' sums, the numbers of heads and, if the
-// cell has activations to choose, the parameters of the hard sigmoid. Numbers must fit in float32.
+// Adds the properties that every cell has: the clipping thresholds of the gates' sums and of gradients, the numbers of
+// heads and, if the cell has activations to choose, the parameters of the hard sigmoid. Numbers must fit in float32.
 void add_common_properties(std::vector<Property>& properties) {
     constexpr double kMost = std::numeric_limits<float>::max();
     const bool has_activations = std::ranges::any_of(
@@ -31,6 +31,8 @@ void add_common_properties(std::vector<Property>& properties) {
         properties.push_back({"hard_sigmoid_beta", NumberProperty{kHardSigmoidBetaSlot, 0.5, -kMost, kMost}});
     }
     properties.push_back({"clip", NumberProperty{kClipSlot, 0.0, 0.0, kMost}});
+    constexpr double kOff = std::numeric_limits<double>::infinity();
+    properties.push_back({"gradient_clip", NumberProperty{kGradientClipSlot, kOff, 0.0, kMost}});
     properties.push_back({"heads", CountProperty{kHeadsSlot}});
     properties.push_back({"input_heads", CountProperty{kInputHeadsSlot}});
 }

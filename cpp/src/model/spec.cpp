@@ -91,6 +91,7 @@ private:
             const auto* number = std::get_if<NumberProperty>(&property.kind);
             if (number == nullptr) continue;
             const double got = spec_.descriptor.numbers.at(number->slot);
+            if (got == number->documented_default) continue;
             if (got >= number->least && got <= number->most) continue;  // false for NaN, which cannot be part of a key
             std::ostringstream range;
             range << number->least << " to " << number->most << ", got " << got;

@@ -1,6 +1,7 @@
 #include "constants.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "step_block.h"
 
@@ -28,6 +29,7 @@ Constants& Constants::stored(std::uint32_t tensors, Dtype dtype) {
 
 static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);
 static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kClipSlack && abi::kClipSlack + 2 == abi::kDeviceExp);
+static_assert(abi::kNumber0 + 2 * kGradientClipSlot == abi::kGradientClip);
 static_assert(abi::kNumber0 + 2 * kHardSigmoidAlphaSlot == abi::kHardSigmoidAlpha);
 static_assert(abi::kNumber0 + 2 * kHardSigmoidBetaSlot == abi::kHardSigmoidBeta);
 static_assert(abi::kNumber0 + 2 * kClipSlot == abi::kClip);
@@ -75,8 +77,11 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
         .flag(abi::kHasUpstreamCell, "cell_gradients", has_each_cell(spec))
         .flag(abi::kHasReset, "resets", spec.has(Argument::reset))
         .flag(abi::kKeepsResetUp, "reset_gradients", spec.returns_reset_gradients());
+    const bool clips_gradient = spec.gradients && std::isfinite(descriptor.numbers[kGradientClipSlot]);
+    constants.flag(abi::kHasGradientClip, {}, clips_gradient);
     for (const Property& property : spec.cell().properties) {
-        if (const auto* number = std::get_if<NumberProperty>(&property.kind))
+        const auto* number = std::get_if<NumberProperty>(&property.kind);
+        if (number != nullptr && (number->slot != kGradientClipSlot || clips_gradient))
             constants.real(abi::kNumber0 + 2 * static_cast<std::uint32_t>(number->slot), property.name,
                            descriptor.numbers.at(number->slot), spec.dtype);
         const auto* flag = std::get_if<Flag>(&property.kind);

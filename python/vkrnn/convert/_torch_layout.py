@@ -62,7 +62,7 @@ def _option(given: Any, option: str) -> tuple[str, Any]:
     """Return the name and the value of an option as `options_beyond_torch` writes it."""
     name, _, text = option.partition("=")
     default = getattr(given, name)
-    kind = type(default)
+    kind = float if default is None else type(default)
     value: Any = text == "True" if kind is bool else kind(text) if kind in (int, float) else text
     return name, value
 

@@ -22,7 +22,8 @@ _WHERE = "[from_xlstm]"
 def from_xlstm(module: Any) -> Layer:
     """Return the recurrence of an ``sLSTMCell`` or ``sLSTMLayer`` of the package xlstm, with copies of its weights.
 
-    Each head's weight becomes a block on the diagonal of `recurrent_weight`.
+    Each head's weight becomes a block on the diagonal of `recurrent_weight`. ``gradient_recurrent_clipval`` becomes
+    `gradient_clip`, and ``gradient_recurrent_cut`` a `gradient_clip` of 0.
 
     The layer of a cell has no input weight. As the cell, it takes the input part of the gates i, f, z, o, [N, T, 4H].
     Its output is [N, T, H], where the cell's is [N, heads, T, H / heads].
@@ -85,7 +86,8 @@ def from_xlstm(module: Any) -> Layer:
             zeros = np.zeros_like(first)
             weight = np.block([[first, zeros], [zeros, last]])
         arguments["input_weight"], batch_first = weight, True
-    return Layer(operations.slstm, arguments, SLSTMDescriptor(), batch_first=batch_first)
+    clip = 0.0 if config.gradient_recurrent_cut else config.gradient_recurrent_clipval
+    return Layer(operations.slstm, arguments, SLSTMDescriptor(gradient_clip=clip), batch_first=batch_first)
 
 
 def _blocks(weights: Array) -> Array:

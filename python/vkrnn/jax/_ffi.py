@@ -109,7 +109,9 @@ def make_caller(call: CallSpec, names: Sequence[str], results: Kinds, *, anywher
         "arguments": ",".join(names),
         "results": ",".join(name for name, _ in results),
         "descriptor": {
-            field.name: _attribute(getattr(call.descriptor, field.name)) for field in fields(call.descriptor)
+            field.name: _attribute(value)
+            for field in fields(call.descriptor)
+            if (value := getattr(call.descriptor, field.name)) is not None
         },
         "device": np.int64(0 if anywhere else _core.xla_device(call.device._open(f"[{call.function}]"))),
     }

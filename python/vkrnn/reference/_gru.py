@@ -19,6 +19,7 @@ from vkrnn.reference._layout import (
     as_double,
     before,
     pack_gradients,
+    passed_on,
     recur,
     recur_back,
     recur_weight_gradient,
@@ -33,6 +34,7 @@ class _Cell(NamedTuple):
     o: Function
     reset_after: bool
     flip_z: bool
+    gradient_clip: float | None
 
     @staticmethod
     def of(d: GRUDescriptor, z_state: ArrayLike | None = None) -> _Cell:
@@ -43,6 +45,7 @@ class _Cell(NamedTuple):
             o=gates[d.output_gate_activation],
             reset_after=d.reset_after,
             flip_z=d.flip_z,
+            gradient_clip=d.gradient_clip,
         )
 
 
@@ -106,7 +109,7 @@ def _backward(
             dh = dh + du * r[k] * m[k]
         delta[k] = d_z, d_r, d_o
         dh_reset[k] = dh + recur_back(delta[k, :2], R_zr) * m[k]
-        dh = resets.r[k] * dh_reset[k]
+        dh = passed_on(resets.r[k] * dh_reset[k], cell.gradient_clip)
     d_candidate = delta[:, 2]  # gradient and operand of the candidate's recurrent product
     fed = hm * r
     if cell.reset_after:

@@ -395,6 +395,11 @@ def recur_weight_gradient(delta: Array, h: Array, heads: int) -> Array:
     return gradient
 
 
+def passed_on(dh: Array, clip: float | None) -> Array:
+    """Return the gradient of h that a step passes on to the step before, clamped to [-clip, clip]."""
+    return dh if clip is None else np.clip(dh, -clip, clip)
+
+
 def before(first: Array, rows: Array) -> Array:
     """Return the state before each step: `first` before step 0, then the state after the previous step."""
     return np.concatenate([first[None], rows[:-1]])

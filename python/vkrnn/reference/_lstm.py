@@ -19,6 +19,7 @@ from vkrnn.reference._layout import (
     as_double,
     before,
     pack_gradients,
+    passed_on,
     recur,
     recur_back,
     recur_weight_gradient,
@@ -34,6 +35,7 @@ class _Cell(NamedTuple):
     o: Function
     g: Function
     output_peephole_new_cell: bool
+    gradient_clip: float | None
 
     @staticmethod
     def of(d: LSTMDescriptor, z_state: ArrayLike | None = None) -> _Cell:
@@ -45,6 +47,7 @@ class _Cell(NamedTuple):
             o=gates[d.output_gate_activation],
             g=functions(d)[d.activation],
             output_peephole_new_cell=d.output_peephole_new_cell,
+            gradient_clip=d.gradient_clip,
         )
 
 
@@ -109,7 +112,7 @@ def _backward(
         )
         dc_reset[k] = dC * f[k] + (p_before * delta[k]).sum(axis=0)
         dh_reset[k] = recur_back(delta[k], R) * m[k]
-        dh, dc = resets.r[k] * dh_reset[k], resets.r[k] * dc_reset[k]
+        dh, dc = passed_on(resets.r[k] * dh_reset[k], cell.gradient_clip), resets.r[k] * dc_reset[k]
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
     if cell.output_peephole_new_cell:
         dp[3] = (delta[:, 3] * c).sum(axis=(0, 1))

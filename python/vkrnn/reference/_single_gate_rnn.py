@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -17,6 +19,7 @@ from vkrnn.reference._layout import (
     as_double,
     before,
     pack_gradients,
+    passed_on,
     recur,
     recur_back,
     recur_weight_gradient,
@@ -39,7 +42,15 @@ def _forward(f: Function, x: Array, R: Array, m: Array, h: Array, resets: Resets
 
 
 def _backward(
-    f: Function, z: Array, R: Array, m: Array, h0: Array, source_gradient: Array, dh: Array, resets: Resets
+    f: Function,
+    clip: float | None,
+    z: Array,
+    R: Array,
+    m: Array,
+    h0: Array,
+    source_gradient: Array,
+    dh: Array,
+    resets: Resets,
 ) -> tuple[Array, Array, Array, tuple[Array, Array, Array]]:
     y = f.of(z)
     h_before = before(h0, y[:, 0])
@@ -48,7 +59,7 @@ def _backward(
     for k in reversed(range(len(z))):
         delta[k] = (source_gradient[k] + dh) * f.slope(y[k])
         dh_reset[k] = recur_back(delta[k], R) * m[k]
-        dh = resets.r[k] * dh_reset[k]
+        dh = passed_on(resets.r[k] * dh_reset[k], clip)
     dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_before) * m, R.shape[1])
     return delta, dR, dh, resets.gradients(h_before, dh_reset)
 
@@ -137,7 +148,8 @@ def single_gate_rnn_gradients(
         strict=True,
     )
     f = gate_functions(options, z_state)[options.activation]
-    delta, dR, dh, d_resets = zip(*(_backward(f, *parts) for parts in directions), strict=True)
+    backward = functools.partial(_backward, f, options.gradient_clip)
+    delta, dR, dh, d_resets = zip(*(backward(*parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         Gradients,

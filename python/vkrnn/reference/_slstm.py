@@ -18,6 +18,7 @@ from vkrnn.reference._layout import (
     as_double,
     before,
     pack_gradients,
+    passed_on,
     recur,
     recur_back,
     recur_weight_gradient,
@@ -34,6 +35,7 @@ class _Cell(NamedTuple):
     z: Function
     o: Function
     exponential: bool
+    gradient_clip: float | None
 
     @staticmethod
     def of(d: SLSTMDescriptor, z_state: ArrayLike | None = None) -> _Cell:
@@ -44,6 +46,7 @@ class _Cell(NamedTuple):
             z=gates[Activation.TANH],
             o=gates[Activation.SIGMOID],
             exponential=d.forget_gate == "exponential",
+            gradient_clip=d.gradient_clip,
         )
 
     def log_forget(self, f: Array) -> Array:
@@ -123,7 +126,7 @@ def _backward(
             G * c[k] / n[k] * cell.o.slope(o[k]),
         )
         dc, dn = dC * f[k], dN * f[k]
-        dh = recur_back(delta[k], R) * mask[k]
+        dh = passed_on(recur_back(delta[k], R) * mask[k], cell.gradient_clip)
     return delta, recur_weight_gradient(delta, h_before * mask, R.shape[1]), dh, dc, dn, dm
 
 

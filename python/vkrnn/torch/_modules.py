@@ -41,6 +41,8 @@ Activation or str or int
         The output gate's peephole reads c[t] instead of c[t-1].
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.LSTMDescriptor`.
+    gradient_clip : float, optional
+        As in `vkrnn.LSTMDescriptor`.
     heads, input_heads : int, default 1, 1
         Divide the units of each layer and direction, or the features that they read, into this many heads with weights
         of their own. ``weight_hh_l0`` is then [4H, H / heads], and ``weight_ih_l0`` [4H, I / input_heads]. Parameters
@@ -92,6 +94,7 @@ Activation or str or int
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        gradient_clip: float | None = None,
         heads: int = 1,
         input_heads: int = 1,
         backend: Backend = "auto",
@@ -112,6 +115,7 @@ Activation or str or int
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
                 "hard_sigmoid_beta": hard_sigmoid_beta,
                 "clip": clip,
+                "gradient_clip": gradient_clip,
                 "heads": heads,
                 "input_heads": input_heads,
             },
@@ -142,6 +146,8 @@ class GRU(Recurrent, torch.nn.GRU):
         Functions of the gates z and r and of the candidate n, by default sigmoid, sigmoid and tanh. See
         `vkrnn.GRUDescriptor`.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
+        As in `vkrnn.GRUDescriptor`.
+    gradient_clip : float, optional
         As in `vkrnn.GRUDescriptor`.
     heads, input_heads : int, default 1, 1
         As in `LSTM`.
@@ -182,6 +188,7 @@ class GRU(Recurrent, torch.nn.GRU):
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        gradient_clip: float | None = None,
         heads: int = 1,
         input_heads: int = 1,
         backend: Backend = "auto",
@@ -209,6 +216,7 @@ class GRU(Recurrent, torch.nn.GRU):
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
                 "hard_sigmoid_beta": hard_sigmoid_beta,
                 "clip": clip,
+                "gradient_clip": gradient_clip,
                 "heads": heads,
                 "input_heads": input_heads,
             },
@@ -227,6 +235,8 @@ class RNN(Recurrent, torch.nn.RNN):
     activation : Activation or str or int, optional
         Function to use in place of `nonlinearity`. See `vkrnn.SingleGateRNNDescriptor`.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
+        As in `vkrnn.SingleGateRNNDescriptor`.
+    gradient_clip : float, optional
         As in `vkrnn.SingleGateRNNDescriptor`.
     heads, input_heads : int, default 1, 1
         As in `LSTM`.
@@ -264,6 +274,7 @@ class RNN(Recurrent, torch.nn.RNN):
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        gradient_clip: float | None = None,
         heads: int = 1,
         input_heads: int = 1,
         backend: Backend = "auto",
@@ -288,6 +299,7 @@ class RNN(Recurrent, torch.nn.RNN):
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
                 "hard_sigmoid_beta": hard_sigmoid_beta,
                 "clip": clip,
+                "gradient_clip": gradient_clip,
                 "heads": heads,
                 "input_heads": input_heads,
             },

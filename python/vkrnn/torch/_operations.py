@@ -9,6 +9,7 @@ because exported programs contain the others with their schemas.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
@@ -128,6 +129,8 @@ def options_of(descriptor: Any) -> list[float]:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, str):
         return float(WORDS[name].index(value))
+    if value is None:
+        return math.inf
     # torch.compile cannot convert a member of an enumeration to float.
     return float(value.value if isinstance(value, Activation) else value)
 
@@ -144,6 +147,8 @@ def _descriptor(cell: str, options: tuple[float, ...]) -> Any:
         is_of: Any = type(field.default)
         if is_of is str:
             given[field.name] = WORDS[field.name][int(value)]
+        elif field.default is None:
+            given[field.name] = None if math.isinf(value) else value
         else:
             given[field.name] = Activation(int(value)) if is_of is Activation else is_of(value)
     return kind(**given)

@@ -35,6 +35,8 @@ class SLSTM(torch.nn.Module):
         As in `vkrnn.SLSTMDescriptor`.
     clip : float, default 0.0
         As in `vkrnn.SLSTMDescriptor`.
+    gradient_clip : float, optional
+        As in `vkrnn.SLSTMDescriptor`.
 
     Raises
     ------
@@ -69,6 +71,7 @@ class SLSTM(torch.nn.Module):
         recurrent_dropout: float = 0.0,
         forget_gate: Any = "sigmoid",
         clip: float = 0.0,
+        gradient_clip: float | None = None,
     ) -> None:
         super().__init__()
         _check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
@@ -78,7 +81,11 @@ class SLSTM(torch.nn.Module):
         self.dropout, self.recurrent_dropout = float(dropout), float(recurrent_dropout)
         try:
             self.descriptor = SLSTMDescriptor(
-                bidirectional=bool(bidirectional), produce_cell=True, forget_gate=forget_gate, clip=clip
+                bidirectional=bool(bidirectional),
+                produce_cell=True,
+                forget_gate=forget_gate,
+                clip=clip,
+                gradient_clip=gradient_clip,
             )
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("[SLSTMDescriptor]", _WHERE)) from None
@@ -117,7 +124,7 @@ class SLSTM(torch.nn.Module):
         defaults: dict[str, Any] = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
         defaults |= {"bidirectional": False, "recurrent_dropout": 0.0}
         own = {name: getattr(self, name) for name in defaults}
-        for name in ("forget_gate", "clip"):
+        for name in ("forget_gate", "clip", "gradient_clip"):
             own[name], defaults[name] = getattr(self.descriptor, name), getattr(SLSTMDescriptor, name)
         shown = [f"{name}={value!r}" for name, value in own.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *shown])

@@ -212,6 +212,7 @@ INLINE void form_cell(Params p, Place place, const uint turn, const uint cell, i
         }
         UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = part(later_factor[cell], up[s]);
     }
+    if (!is_last) up[0] = passed_on(up[0]);
     if (k < 0) {
         UNROLL for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = up[s];
         return;

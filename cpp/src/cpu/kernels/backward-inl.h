@@ -322,9 +322,10 @@ private:
         const auto carried = [&](std::int64_t j, Units<T> some) HWY_ATTR {
             const Real down = some.load(handed_down + j);
             if (last) return down;
-            const Real up = down + some.load(sums + (j - units.begin)) * this->mask(k + 1, n, j, some.count);
+            Real up = down + some.load(sums + (j - units.begin)) * this->mask(k + 1, n, j, some.count);
             if (keeps) some.store(up, row(abi::kResetUp, k + 1 - direction_, n) + j);
-            return resets ? part(this->factor(k + 1, n, j, some.count), up) : up;
+            if (resets) up = part(this->factor(k + 1, n, j, some.count), up);
+            return HWY_LIKELY(!this->has_gradient_clip_) ? up : clipped<T>(up, this->gradient_clip_);
         };
         if (keeps || resets) pass_cells(k + 1, n, units, keeps, resets);
         if (k < 0) {

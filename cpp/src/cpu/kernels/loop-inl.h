@@ -98,6 +98,8 @@ public:
           has_reset_(constants[abi::kHasReset] != 0),
           has_lengths_(work.has_lengths != 0),
           has_upstream_cell_(constants[abi::kHasUpstreamCell] != 0),
+          has_gradient_clip_(constants[abi::kHasGradientClip] != 0),
+          gradient_clip_(cell_.number(abi::kGradientClip)),
           scales_product_(constants[abi::kScalesProduct] != 0),
           two_phases_(work.two_phases != 0),
           keeps_reset_up_(constants[abi::kKeepsResetUp] != 0),
@@ -375,7 +377,9 @@ protected:
     Member& member_;
     const std::int64_t steps_, batch_;
     const std::int64_t units_, vectors_;  // of a block
-    const bool has_mask_, has_reset_, has_lengths_, has_upstream_cell_, scales_product_, two_phases_, keeps_reset_up_;
+    const bool has_mask_, has_reset_, has_lengths_, has_upstream_cell_, has_gradient_clip_;
+    const T gradient_clip_;
+    const bool scales_product_, two_phases_, keeps_reset_up_;
     const abi::uint keep_;  // see abi::kKeep
     const LiveRows live_;
     std::int64_t slot_[kGates];
