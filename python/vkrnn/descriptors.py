@@ -136,8 +136,8 @@ _PARAGRAPHS = {
         TypeError
             If an option has a value of the wrong type.
         ValueError
-            If there is no activation or gate of that name or number, a number is not finite, `clip` or `gradient_clip` is
-            negative, or `heads` or `input_heads` is less than 1.
+            If there is no activation or gate of that name or number, a number is not finite, `clip` or `gradient_clip`
+            is negative, or `heads` or `input_heads` is less than 1.
         """,
 }
 

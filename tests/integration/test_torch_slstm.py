@@ -66,6 +66,22 @@ def test_layers_and_directions_are_calls_of_the_function() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
 
 
+def test_heads() -> None:
+    """They are blocks on the diagonals of the weights."""
+    module, x = SLSTM(6, H, heads=2, input_heads=2, dtype=torch.float64), source_of(T, N, 6)
+    dense = SLSTM(6, H, dtype=torch.float64)
+    with torch.no_grad():
+        dense.bias_l0.copy_(module.bias_l0)
+        for name in ("weight_ih_l0", "weight_hh_l0"):
+            blocks, whole = getattr(module, name), getattr(dense, name)
+            whole.zero_()
+            for head in range(2):
+                columns = slice(head * blocks.shape[1], (head + 1) * blocks.shape[1])
+                rows = whole.view(4, 2, H // 2, -1)[:, head]
+                rows[..., columns] = blocks.view(4, 2, H // 2, -1)[:, head]
+    torch.testing.assert_close(module(x)[0], dense(x)[0], rtol=0, atol=1e-13)
+
+
 def test_forms_of_the_input() -> None:
     """Batch first, without a batch, and packed sequences in any order."""
     module, x = module_of(bidirectional=True), source_of(T, N, I)
@@ -140,6 +156,8 @@ def test_repr_and_state_dict() -> None:
         ({"dropout": 2}, ValueError, "dropout: expected a number from 0 to 1, got 2"),
         ({"recurrent_dropout": "x"}, TypeError, "recurrent_dropout: expected a number, got 'x' (str)"),
         ({"forget_gate": "tanh"}, ValueError, "forget_gate: expected 'sigmoid' or 'exponential', got 'tanh'"),
+        ({"heads": 3}, ValueError, "heads: expected a divisor of hidden_size = 4, got 3"),
+        ({"input_heads": 2}, ValueError, "input_heads: expected a divisor of input_size = 5, got 2"),
         ({"clip": -1}, ValueError, "clip: expected 0 (no clipping) or a positive threshold, got -1.0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_states_and_gradients_are_xlstms(given: bool) -> None:  # noqa: FBT001
     own = [source.transpose(0, 1).clone().requires_grad_(), start.clone().requires_grad_()]
     weights = {name: torch.from_numpy(array).requires_grad_() for name, array in layer.arguments.items()}
     states = dict(zip(names, own[1], strict=True)) if given else {}
-    found = vkrnn.torch.slstm(own[0], **weights, **states, descriptor=vkrnn.SLSTMDescriptor(produce_cell=True))
+    found = vkrnn.torch.slstm(own[0], **weights, **states, descriptor=replace(layer.descriptor, produce_cell=True))
     sequences = found.output, found.cell_output, found.normalizer_output, found.stabilizer_output
     for ours, theirs in zip(sequences, last, strict=True):
         np.testing.assert_allclose(ours[-1].detach(), theirs.detach(), rtol=0, atol=1e-12)
@@ -73,13 +74,18 @@ def test_states_and_gradients_are_xlstms(given: bool) -> None:  # noqa: FBT001
     np.testing.assert_allclose(own[0].grad.transpose(0, 1), leaves[0].grad, rtol=0, atol=1e-11)
     if given:
         np.testing.assert_allclose(own[1].grad, leaves[1].grad, rtol=0, atol=1e-11)
-    # The gradients of the heads are the blocks of the gradient of the dense weight.
-    d_heads = cell._recurrent_kernel_int2ext(cell._recurrent_kernel_.grad)
-    d_dense = weights["recurrent_weight"].grad.reshape(4, HEADS, H // HEADS, HEADS, H // HEADS)
-    for head in range(HEADS):
-        np.testing.assert_allclose(d_dense[:, head, :, head], d_heads[head].permute(1, 2, 0), rtol=0, atol=1e-11)
+    d_heads = cell._recurrent_kernel_int2ext(cell._recurrent_kernel_.grad).permute(2, 0, 3, 1)
+    d_recurrent = weights["recurrent_weight"].grad
+    np.testing.assert_allclose(d_recurrent, d_heads.reshape(d_recurrent.shape), rtol=0, atol=1e-11)
     d_bias = cell._bias_int2ext(cell._bias_.grad).transpose(0, 1).reshape(-1)
     np.testing.assert_allclose(weights["bias"].grad, d_bias, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("options", "wanted"), [({}, None), ({"gradient_recurrent_clipval": 0.5}, 0.5)])
+def test_clipped_gradients(options: dict[str, Any], wanted: float | None) -> None:
+    """The vanilla back end ignores the options, but the others do not."""
+    assert vkrnn.convert.from_xlstm(layer_of(**options)).descriptor.gradient_clip == wanted
+    assert vkrnn.convert.from_xlstm(layer_of(**options, gradient_recurrent_cut=True)).descriptor.gradient_clip == 0
 
 
 def test_what_cannot_be_converted() -> None:

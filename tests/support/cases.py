@@ -481,7 +481,7 @@ def _numbers(cell: str) -> Iterator[Case]:
 
 
 def _gates(cell: str) -> Iterator[Case]:
-    """Yield hard sigmoids with other constants, clipped gates and gradients, and an output gate that sees the new cell."""
+    """Yield other hard sigmoids, clipped gates and gradients, and an output gate that sees the new cell."""
     kinds = itertools.cycle(("hard_sigmoid", "sigmoid", "tanh"))
     functions: dict[str, Any] = dict(zip(ACTIVATIONS[cell], kinds, strict=False))
     new_cell: dict[str, Any] = {"output_peephole_new_cell": True} if cell == "lstm" else {}

@@ -193,7 +193,7 @@ class Pass:
         delta = np.empty_like(kept)
         fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # the operand of each gate's R
         into = np.empty_like(kept)  # the gradient of that product
-        limit = self.case.options.get("gradient_clip")
+        limit = self.case.options.get("gradient_clip", np.inf)
         dc, d_cells = np.zeros_like(dh), np.zeros_like(cells[0])
         for k in reversed(range(len(kept))):
             m, total, d = self.mask[k], up[k] + dh, delta[k]
@@ -252,8 +252,7 @@ class Pass:
                     into[k, :, 2] = 0
                     direct = direct + back * reset * m
             dh = direct + sum(self.product(self.carried(into[k, :, g]), R[g]) for g in range(len(R))) * m
-            if limit is not None:
-                dh = np.clip(dh, -limit, limit)
+            dh = np.clip(dh, -limit, limit)
         if self.case.cell == "gru" and not after:
             into[:, :, 2] = delta[:, :, 2]
             fed[:, :, 2] *= kept[:, :, 1]

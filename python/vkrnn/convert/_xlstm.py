@@ -22,15 +22,16 @@ _WHERE = "[from_xlstm]"
 def from_xlstm(module: Any) -> Layer:
     """Return the recurrence of an ``sLSTMCell`` or ``sLSTMLayer`` of the package xlstm, with copies of its weights.
 
-    Each head's weight becomes a block on the diagonal of `recurrent_weight`. ``gradient_recurrent_clipval`` becomes
+    Heads become `heads`, so the recurrent weight is [4H, H / heads]. ``gradient_recurrent_clipval`` becomes
     `gradient_clip`, and ``gradient_recurrent_cut`` a `gradient_clip` of 0.
 
     The layer of a cell has no input weight. As the cell, it takes the input part of the gates i, f, z, o, [N, T, 4H].
     Its output is [N, T, H], where the cell's is [N, heads, T, H / heads].
 
-    The layer of an ``sLSTMLayer`` takes the layer's input, [N, T, H]. If the layer has a convolution, it takes
-    [N, T, 2H] instead: the input after the convolution and its activation, which gates i and f read, and then the input
-    itself, which gates z and o read. Dropout and the norm of the output are left to you.
+    The layer of an ``sLSTMLayer`` takes the layer's input, [N, T, H], and has `input_heads`. If the layer has a
+    convolution, it takes [N, T, 2H] instead: the input after the convolution and its activation, which gates i and f
+    read, and then the input itself, which gates z and o read. Its input weight is then dense. Dropout and the norm of
+    the output are left to you.
 
     Parameters
     ----------
@@ -72,28 +73,24 @@ def from_xlstm(module: Any) -> Layer:
     # Whatever the back end, [heads, units of h[t-1], gates, units], and [heads, gates, units].
     kernel = array(cell._recurrent_kernel_int2ext(cell._recurrent_kernel))  # noqa: SLF001 - xlstm has no other way
     bias = array(cell._bias_int2ext(cell._bias)).astype(kernel.dtype)  # noqa: SLF001
+    heads, units = kernel.shape[0], kernel.shape[1]
     arguments = {
-        "recurrent_weight": _blocks(kernel.transpose(0, 2, 3, 1)),
+        "recurrent_weight": np.ascontiguousarray(kernel.transpose(2, 0, 3, 1)).reshape(-1, units),
         "bias": bias.swapaxes(0, 1).ravel(),
     }
+    input_heads = 1
     batch_first = config.input_shape == "BSGNH"
     if is_layer:
         # The gates i and f read the weights that are named after the other one.
         gates = [array(getattr(module, f"{gate}gate").weight).astype(kernel.dtype) for gate in "fizo"]
-        weight = _blocks(np.stack(gates, axis=1))
         if module.config.conv1d_kernel_size > 0:
-            first, last = np.split(weight, 2)
-            zeros = np.zeros_like(first)
-            weight = np.block([[first, zeros], [zeros, last]])
-        arguments["input_weight"], batch_first = weight, True
+            weight = np.zeros((4, heads, units, 2, heads, units), kernel.dtype)
+            for gate, head in np.ndindex(4, heads):
+                weight[gate, head, :, gate // 2, head] = gates[gate][head]
+            arguments["input_weight"] = weight.reshape(4 * heads * units, -1)
+        else:
+            arguments["input_weight"], input_heads = np.concatenate(gates).reshape(-1, units), heads
+        batch_first = True
     clip = 0.0 if config.gradient_recurrent_cut else config.gradient_recurrent_clipval
-    return Layer(operations.slstm, arguments, SLSTMDescriptor(gradient_clip=clip), batch_first=batch_first)
-
-
-def _blocks(weights: Array) -> Array:
-    """Return weights of heads, [heads, gates, rows, columns], as one with blocks: [gates heads rows, heads columns]."""
-    heads, gates, rows, columns = weights.shape
-    dense = np.zeros((gates, heads, rows, heads, columns), weights.dtype)
-    for head in range(heads):
-        dense[:, head, :, head] = weights[head]
-    return dense.reshape(gates * heads * rows, heads * columns)
+    descriptor = SLSTMDescriptor(heads=heads, input_heads=input_heads, gradient_clip=clip)
+    return Layer(operations.slstm, arguments, descriptor, batch_first=batch_first)

@@ -37,6 +37,8 @@ class SLSTM(torch.nn.Module):
         As in `vkrnn.SLSTMDescriptor`.
     gradient_clip : float, optional
         As in `vkrnn.SLSTMDescriptor`.
+    heads, input_heads : int, default 1, 1
+        As in `LSTM`.
 
     Raises
     ------
@@ -72,6 +74,8 @@ class SLSTM(torch.nn.Module):
         forget_gate: Any = "sigmoid",
         clip: float = 0.0,
         gradient_clip: float | None = None,
+        heads: int = 1,
+        input_heads: int = 1,
     ) -> None:
         super().__init__()
         _check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
@@ -86,21 +90,36 @@ class SLSTM(torch.nn.Module):
                 forget_gate=forget_gate,
                 clip=clip,
                 gradient_clip=gradient_clip,
+                heads=heads,
+                input_heads=input_heads,
             )
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("[SLSTMDescriptor]", _WHERE)) from None
+        self._check_heads()
         for name, shape in self._shapes():
             weight = torch.empty(shape, device=device, dtype=dtype)
             self.register_parameter(name, torch.nn.Parameter(weight))
         self.reset_parameters()
+
+    def _check_heads(self) -> None:
+        heads, parts = self.descriptor.heads, self.descriptor.input_heads
+        sizes = [
+            ("heads", heads, "hidden_size", self.hidden_size),
+            ("input_heads", parts, "hidden_size", self.hidden_size),
+        ]
+        sizes.append(("input_heads", parts, "input_size", self.input_size))
+        for option, count, name, size in sizes:
+            if size % count:
+                raise ValueError(f"{_WHERE} {option}: expected a divisor of {name} = {size}, got {count}")
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the names and shapes of the parameters."""
         D, H = 1 + self.bidirectional, self.hidden_size
         for number in range(self.num_layers):
             for suffix in ("", "_reverse")[:D]:
-                yield f"weight_ih_l{number}{suffix}", (4 * H, D * H if number else self.input_size)
-                yield f"weight_hh_l{number}{suffix}", (4 * H, H)
+                features = D * H if number else self.input_size
+                yield f"weight_ih_l{number}{suffix}", (4 * H, features // self.descriptor.input_heads)
+                yield f"weight_hh_l{number}{suffix}", (4 * H, H // self.descriptor.heads)
                 if self.bias:
                     yield f"bias_l{number}{suffix}", (4 * H,)
 
@@ -110,8 +129,8 @@ class SLSTM(torch.nn.Module):
         return self.descriptor.bidirectional
 
     def reset_parameters(self) -> None:
-        """Draw the parameters as PyTorch's recurrent modules draw theirs."""
-        limit = self.hidden_size**-0.5
+        """Draw the parameters as PyTorch's modules draw theirs, for as many units as a head has."""
+        limit = (self.hidden_size // self.descriptor.heads) ** -0.5
         for weight in self.parameters():
             torch.nn.init.uniform_(weight, -limit, limit)
 
@@ -124,7 +143,7 @@ class SLSTM(torch.nn.Module):
         defaults: dict[str, Any] = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
         defaults |= {"bidirectional": False, "recurrent_dropout": 0.0}
         own = {name: getattr(self, name) for name in defaults}
-        for name in ("forget_gate", "clip", "gradient_clip"):
+        for name in ("forget_gate", "clip", "gradient_clip", "heads", "input_heads"):
             own[name], defaults[name] = getattr(self.descriptor, name), getattr(SLSTMDescriptor, name)
         shown = [f"{name}={value!r}" for name, value in own.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *shown])
