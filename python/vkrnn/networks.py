@@ -24,7 +24,7 @@ __all__ = ["Network", "NetworkGradients", "NetworkResult", "network"]
 
 Array: TypeAlias = npt.NDArray[Any] | DeviceArray
 
-_GRADIENTS: dict[str, type[Gradients[Any]]] = {"lstm": LSTMGradients, "gru": GRUGradients, "slstm": SLSTMGradients}
+_GRADIENTS: dict[str, Any] = {"lstm": LSTMGradients, "gru": GRUGradients, "slstm": SLSTMGradients}
 _PREFIX = "[network]"
 _AXES = {"reset": (2, 3)}  # of sequences that need not have three
 
@@ -72,7 +72,7 @@ class NetworkGradients:
     """
 
     source: Any
-    layers: tuple[Gradients[Any], ...]
+    layers: tuple[Gradients[Any] | SLSTMGradients[Any], ...]
 
     def __repr__(self) -> str:
         """Return shapes, never the numbers."""

@@ -196,7 +196,7 @@ def stream(
 
     ``reset`` [N], or [T, N] for a block ([N, T] with ``batch_first``), sets rows back before a step: those where it is
     True go back to where `Stream.reset` takes them. It may also have factors of the stream's type. Then a state h
-    becomes ``reset * h + (1 - reset) * s``, where s is that start.
+    becomes ``reset * h + (1 - reset) * s``, where s is that start. An sLSTM's stabilizer then stays as it is.
 
     Examples
     --------

@@ -136,8 +136,9 @@ def test_float64_gradients_are_derivatives_on_the_device(case: Case) -> None:
 # 16 bits: what happens between the caller's bits and float32
 
 
+# Gradients take rounded sums that are near the threshold of `clip` as clipped, and how near depends on the type.
 @pytest.mark.parametrize("dtype", SIXTEEN)
-@pytest.mark.parametrize("case", UNTAGGED[::11], ids=by_id)
+@pytest.mark.parametrize("case", [case for case in UNTAGGED if not case.options.get("clip")][::11], ids=by_id)
 def test_sixteen_bits_are_the_float32_call_rounded(case: Case, dtype: str) -> None:
     """Results equal the rounded float32 results to the last bit: widening is exact, and NumPy rounds alike.
 

@@ -29,9 +29,8 @@ def layers_of(cell: str, direction: dict[str, bool]) -> list[Any]:
     D = 1 + direction.get("bidirectional", False)
     for features, units, heads, input_heads in ((6, 12, 4, 3), (12 * D, 8, 2, 4)):
         options = {**direction, "heads": heads, "input_heads": input_heads}
-        case = Case(
-            cell, 7, 3, features, units, options, frozenset(OPTIONAL[cell]) - {"mask", "init_state", "init_cell"}
-        )
+        given = frozenset(name for name in OPTIONAL[cell] if name != "mask" and not name.startswith("init_"))
+        case = Case(cell, 7, 3, features, units, options, given)
         weights = {name: array for name, array in inputs(case).items() if name != "source"}
         made.append((case, weights))
     return made

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import DIRECTIONS, GATES, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, inputs, loss
+from cases import DIRECTIONS, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, inputs, loss
 from comparison import assert_close
-from resets import KINDS, STARTS, draw_resets
+from resets import CELLS, KINDS, STARTS, draw_resets
 from resident import dtype_of, position
 from scale import sample
 from targets import Target, fits, targets
@@ -36,7 +36,7 @@ OWN: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def _cases() -> Iterator[Case]:
-    for cell in GATES:
+    for cell in CELLS:
         given = frozenset((*OPTIONAL[cell], *UPSTREAM[cell]))
         for direction, options in itertools.product(DIRECTIONS, OWN[cell]):
             yield Case(cell, 6, 3, 5, 7, direction | options, given, each_cell=direction == {})
@@ -130,7 +130,7 @@ def agrees(case: Case, resets: dict[str, Array], lengths: Array | None, toleranc
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.id)
-@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("cell", CELLS)
 def test_every_strategy(target: Target, cell: str) -> None:
     """Each agrees with the reference, with lengths and without."""
     device = target.opened()
@@ -149,6 +149,58 @@ def test_every_strategy(target: Target, cell: str) -> None:
             with device:
                 agrees(case, resets, lengths, FLOAT32)
     device.close()
+
+
+@pytest.mark.parametrize("kind", ["bool", "rows", "units"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradient_clip_limits_what_a_reset_lets_through(cell: str, kind: str) -> None:
+    """The reference agrees with gradients of single steps, between which the gradient of h is limited."""
+    options = {"activation": "tanh"} if cell == "single_gate_rnn" else {}
+    limit, names = 0.125, ["state"] + ["cell"] * (cell == "lstm")
+    states = [f"{prefix}{name}{suffix}" for name in names for prefix, suffix in (("init_", ""), ("", "_gradient"))]
+    case = Case(cell, 6, 3, 5, 7, options | {"gradient_clip": limit}, frozenset(["input_weight", *states]))
+    single, resets = replace(case, options=options), draw_resets(case, kind, "zeros")
+    arrays = in_doubles(inputs(case) | resets)
+    results = trained(case, vkrnn.reference, arrays)
+    upstream = in_doubles(gradient_inputs(case, results))
+    found = differentiated(case, vkrnn.reference, arrays, upstream)
+    down = {f"{name}_gradient": upstream[f"{name}_gradient"] for name in names}
+    limited = False
+    for k in reversed(range(case.T)):
+        step = {name: array[k : k + 1] if name in ("source", "reset") else array for name, array in arrays.items()}
+        if k > 0:
+            sequences = [results.output, getattr(results, "cell_output", None)]
+            step |= {f"init_{name}": each[k - 1] for name, each in zip(names, sequences, strict=False)}
+        kept = {name: upstream[name][k : k + 1] for name in upstream if name.endswith("_fwd") or name == "z_state"}
+        above = {"source_gradient": upstream["source_gradient"][k : k + 1]}
+        gradients = differentiated(single, vkrnn.reference, step, kept | above | down)
+        np.testing.assert_allclose(found.source[k], gradients.source[0], rtol=0, atol=SAME_IN_FLOAT64)
+        down = {f"{name}_gradient": getattr(gradients, f"init_{name}") for name in names}
+        limited |= bool(np.any(np.abs(down["state_gradient"]) > limit))
+        down["state_gradient"] = np.clip(down["state_gradient"], -limit, limit)
+    assert limited
+    for name in names:
+        wanted = down[f"{name}_gradient"]
+        np.testing.assert_allclose(getattr(found, f"init_{name}"), wanted, rtol=0, atol=SAME_IN_FLOAT64)
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: target.id)
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradient_clip_on_every_strategy(target: Target, cell: str) -> None:
+    case = next(case for case in CASES if case.cell == cell)
+    case = replace(case, options=case.options | {"gradient_clip": 0.125})
+    for kind in ("rows", "units"):
+        resets = draw_resets(case, kind, "states")
+        forward, backward = getattr(vkrnn, cell), getattr(vkrnn, f"{cell}_gradients")
+        with target.opened() as device:
+            given = inputs(case) | resets
+            above = gradient_inputs(case, trained(case, vkrnn.reference, given))
+            above = {name: array.astype(np.float32) for name, array in above.items()}
+            how = {"descriptor": case.descriptor()}
+            if fits(device, target, forward, **given, descriptor=case.descriptor(training=True)) and fits(
+                device, target, backward, **given, **above, **how
+            ):
+                agrees(case, resets, None, FLOAT32)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
@@ -253,7 +305,7 @@ def test_in_a_network_with_the_batch_axis_first() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bool", "rows"])
-@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_in_a_stream(cell: str, kind: str, *, batch_first: bool) -> None:
     """Steps and blocks have the bits of a call, whose resets start from the stream's start."""

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cases import Case
+from cases import GATES, Case
 
 Array = NDArray[Any]
+
+CELLS = tuple(cell for cell in GATES if cell != "slstm")
+"""The cells that have resets."""
 
 KINDS = ("bool", "rows", "rows with an axis", "units")
 """The type and shape of a reset: bool or float factors for each row, or float factors for each unit."""

@@ -73,14 +73,14 @@ private:
     // Sets the buffers of the cell states and of their upstream gradients.
     void join_cells_above() {
         cells_forward_ = inputs_[Argument::cell_output_fwd];
-        (spec_.has_each_step(Argument::cell_gradient) ? upstream_cells_ : last_cells_) =
+        (spec_.has_largest(Argument::cell_gradient) ? upstream_cells_ : last_cells_) =
             inputs_[Argument::cell_gradient];
         if (!joins_) return;
         std::vector<std::size_t> forward, last, each;
         bool has_last = false;
         for (const StateTensors& state : spec_.cell_tensors()) {
             const std::size_t gradient = inputs_[state.gradient];
-            const bool is_each = spec_.has_each_step(state.gradient);
+            const bool is_each = spec_.has_largest(state.gradient);
             forward.push_back(inputs_[state.forward]);
             each.push_back(is_each ? gradient : PlanBuilder::kZeros);
             last.push_back(is_each ? PlanBuilder::kZeros : gradient);

@@ -25,7 +25,7 @@ std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t coun
 
 bool has_each_cell(const Spec& spec) {
     return std::ranges::any_of(spec.cell_tensors(),
-                               [&](const StateTensors& state) { return spec.has_each_step(state.gradient); });
+                               [&](const StateTensors& state) { return spec.has_largest(state.gradient); });
 }
 
 std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
-from vkrnn.results import Gradients
+from vkrnn.results import Results
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
 Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor, SLSTMDescriptor)
-Kind = TypeVar("Kind", bound=Gradients[Any])
+Kind = TypeVar("Kind", bound=Results[Any])
 
 
 def as_double(values: ArrayLike) -> Array:
