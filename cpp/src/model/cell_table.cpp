@@ -83,8 +83,8 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
         {{{N, DCH}, {T, N, DCH}}, {{N, DCH}, {T, N, DCH}}},                      // reset_cell
-        {{{DGH}}, {{DGH}}},                                  // recurrent_bias
-        {{{T, N, DGH}}, {{T, N, DGH}}},                      // source without input_weight
+        {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
+        {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
     }};
     if (argument == source && !has_input_weight) return kRules.back();
     return kRules.at(static_cast<std::size_t>(argument));

@@ -73,8 +73,7 @@ private:
     // Sets the buffers of the cell states and of their upstream gradients.
     void join_cells_above() {
         cells_forward_ = inputs_[Argument::cell_output_fwd];
-        (spec_.has_largest(Argument::cell_gradient) ? upstream_cells_ : last_cells_) =
-            inputs_[Argument::cell_gradient];
+        (spec_.has_largest(Argument::cell_gradient) ? upstream_cells_ : last_cells_) = inputs_[Argument::cell_gradient];
         if (!joins_) return;
         std::vector<std::size_t> forward, last, each;
         bool has_last = false;
