@@ -210,6 +210,8 @@ def measure(
         for contender, way in ways.items()
     }
     turns = {contender: turn for contender, turn in prepared.items() if turn is not None}
+    if OURS not in turns:
+        return []
     for _ in range(WARM_CALLS):
         for turn in turns.values():
             turn.run()
