@@ -29,6 +29,8 @@ NEEDED: dict[str, tuple[str, ...]] = {  # notebooks, with the extra packages tha
     "05_onnx": ("torch", "onnx", "onnxscript"),
     "06_mpsgraph": (),
     "07_streaming": ("torch",),
+    "08_state_tracking": ("torch",),
+    "09_resets": ("torch",),
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/)<])(?:/[\w.+-]+){2,}|\b[A-Z]:\\")
 
