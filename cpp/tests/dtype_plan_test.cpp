@@ -255,6 +255,20 @@ TEST(DtypePlan, ViewsHaveTheTypesOfTheirBuffers) {
     }
 }
 
+// The loop of `slices` loads what comes before the first step as if it were a step's.
+TEST(DtypePlan, AbsentInitialCellsHaveTheTypeOfTheCells) {
+    for (const CellKind kind : {CellKind::lstm, CellKind::slstm}) {
+        Spec spec = gradients_of(make_spec(kind));
+        spec.dtype = Dtype::bfloat16;
+        const Plan plan = make_plan(spec, gpu_with_16_bits(), {"slices", "tiled", {}});
+        for (const Loop& loop : loops(plan))
+            for (const Dispatch& dispatch : loop.body) {
+                const std::uint32_t stored = plan.kernels[dispatch.kernel].constants[abi::kStored];
+                EXPECT_EQ(stored >> abi::kInitCell & 1, stored >> abi::kCell & 1);
+            }
+    }
+}
+
 std::vector<std::string> conversions_of(const Plan& plan) {
     std::vector<std::string> labels;
     for (const Dispatch& dispatch : outside_loops(plan))

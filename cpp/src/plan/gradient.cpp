@@ -123,6 +123,7 @@ private:
         block.sequence(abi::kTrainingState, inputs_[Argument::z_state], G, Order::output);
         if (has(Argument::output_fwd)) block.sequence(abi::kHidden, inputs_[Argument::output_fwd], 1, Order::output);
         if (C > 0) block.sequence(abi::kCell, cells_forward_, C, Order::output);
+        if (C > 0 && inputs_.initial_cells() == PlanBuilder::kZeros) block.type_like(abi::kInitCell, cells_forward_);
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
         if (upstream_cells_ != PlanBuilder::kZeros)
             block.sequence(abi::kUpstreamCell, upstream_cells_, C, Order::output);

@@ -67,6 +67,10 @@ public:
     // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 
+    // Makes a view that is not set, one of zeros, count as stored like a buffer: `slices` loads the initial states as
+    // if they were those of a step.
+    void type_like(abi::uint view, std::size_t buffer) { note_type(view, buffer); }
+
     // Makes all slots of a view share one place, which then has what is stored last.
     void share_slots(abi::uint view) { params_.strides[view].slot = 0; }
 
