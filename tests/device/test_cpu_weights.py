@@ -154,5 +154,6 @@ def test_a_single_step_does_not_pack_weights(
     before = cpu.statistics()["dispatches"]
     getattr(vkrnn, cell)(**layer.arrays, descriptor=case.descriptor(), device=cpu)
     dispatches = cpu.statistics()["dispatches"] - before
+    copies = 3 if cell == "slstm" else 0  # of the initial c, n and m to one tensor
     if dtype != "float16":  # whose weights are widened in each call
-        assert dispatches == (1 if N <= 8 else 3), "one time loop, and packing of two weights for many rows"
+        assert dispatches - copies == (1 if N <= 8 else 3), "one time loop, and packing of two weights for many rows"

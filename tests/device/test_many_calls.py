@@ -19,7 +19,7 @@ import vkrnn
 from cases import CASES, GATES
 from resident import assert_same_bits, everything, is_native, opened
 from scale import scaled
-from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 
 Array = NDArray[Any]
 
@@ -138,6 +138,7 @@ DESCRIPTORS = [
     SingleGateRNNDescriptor(activation="hard_sigmoid", reverse=True),
     LSTMDescriptor(training=True, forget_gate_last=True, cell_gate_activation="relu"),
     GRUDescriptor(bidirectional=True, flip_z=True, reset_after=True),
+    SLSTMDescriptor(training=True, forget_gate="exponential"),
 ]
 
 
