@@ -15,7 +15,8 @@ inline bool has_cell_tensors(const Spec& spec) { return spec.cell_tensors().size
 void join_cells(PlanBuilder& builder, const std::string& label, std::span<const std::size_t> tensors,
                 std::size_t joined, std::int64_t rows);
 
-// The reverse.
+// Returns the copy of state `number` from the joined tensor to its own, and adds those of all states.
+RowCopy split_cell(const Spec& spec, std::size_t joined, std::size_t number, std::size_t tensor, std::int64_t rows);
 void split_cells(PlanBuilder& builder, const std::string& label, std::size_t joined,
                  std::span<const std::size_t> tensors, std::int64_t rows);
 

@@ -101,10 +101,10 @@ private:
         if (!joins_) return;
         std::size_t number = 0;
         for (const StateTensors& state : spec_.cell_tensors()) {
-            const RowCopy copy{
-                {carry_cell_, static_cast<std::int64_t>(number++) * H, C * H}, {result(state.initial), 0, H}, N * D, H};
+            const std::size_t cell = number++;
             if (has(state.initial))
-                builder_.copy_rows("gradient of " + std::string(name_of(state.initial)), copy, true);
+                builder_.copy_rows("gradient of " + std::string(name_of(state.initial)),
+                                   split_cell(spec_, carry_cell_, cell, result(state.initial), N), true);
         }
     }
 

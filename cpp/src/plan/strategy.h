@@ -51,8 +51,7 @@ public:
                                                                const Costs& costs, const Parameters& wanted) const = 0;
 };
 
-// Runs products, sums, conversions and copies. An `independent` step needs nothing that the step
-// before it wrote.
+// Runs products, sums, conversions and copies. An `independent` step needs nothing that the step before it wrote.
 class ProductStrategy : public Strategy {
 public:
     // Returns whether plans of calls in this 16-bit type keep operands of products in the type if no other step needs

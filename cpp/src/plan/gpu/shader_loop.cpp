@@ -7,7 +7,6 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
-constexpr std::int64_t kMostParts = 65535;      // workgroups along z
 constexpr std::uint32_t kRecomputeGroup = 128;  // invocations of a workgroup; every device supports it
 
 }  // namespace

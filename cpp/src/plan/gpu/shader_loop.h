@@ -16,8 +16,11 @@ public:
     void reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const override;
 };
 
-// Return how many parts of one head each a call has (see abi::kHasParts), and whether a dispatch can have so many.
+constexpr std::int64_t kMostParts = 65535;  // of all directions: a dispatch's workgroups along z
+
+// Returns how many parts a call has if each head is one: see abi::kHasParts.
 std::int64_t head_parts(const Spec& spec);
+// Returns whether they are at most kMostParts.
 bool can_have_parts(const Spec& spec);
 
 // One phase of a step, which has one or two. Forward, it computes the products of `count` gates in canonical order.

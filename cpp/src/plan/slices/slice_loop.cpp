@@ -38,7 +38,6 @@ struct SliceShape {
 
 constexpr SliceShape kUsual{4, 1, 1, 16, 4096, 1};
 constexpr std::int64_t kVec4Bytes = 16;
-constexpr std::int64_t kMostParts = 65535;  // workgroups along z
 
 // The layout of a call's work, forward or backward.
 struct Layout {
