@@ -2,8 +2,8 @@
 // zeros for all units and rows instead, with a tag that no step waits for. If the loop gives up, the steps that follow
 // read the same memory without tags, in another order, where a row's words may have been another row's. For a forward
 // loop, also stores the operand of the first step.
-// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction or part. A tagged operand has
-// the rows of whole tiles.
+// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction or part. A tagged
+// operand has the rows of whole tiles.
 #include "matrices/matrix_tiles.glsl"
 
 SPECIALIZED(kMatrixConstants, uint, regions, 2)

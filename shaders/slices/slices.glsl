@@ -1,5 +1,5 @@
-// A slice consists of some batch rows of one direction or part (see step_abi.h). One workgroup runs all of a slice's steps, so that workgroups
-// never wait for each other. The operand of a step's products is in shared memory, in two sides: a step reads one and
+// A slice consists of some batch rows of one direction or part (see step_abi.h). One workgroup runs all of a slice's
+// steps, so that workgroups never wait for each other. The operand of a step's products is in shared memory, in two sides: a step reads one and
 // fills the other for the next step, so that one barrier per step is enough. The weights never change. An invocation
 // therefore loads as many as possible of its weights only once: the first into registers, further ones into shared
 // memory.
@@ -98,6 +98,45 @@ INLINE void move(INOUT(Address) at, int bytes, bool moves) {
 INLINE Address gate_at(Address at, uint gate, uint bytes) { return at + Address(slot_of(gate) * bytes); }
 // `state` is a cell state.
 INLINE Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }
+
+// Resets, fetched ahead as the other inputs: where to load the next one, the distances in bytes, and the converted ones.
+Loaded factor_ahead[turns][cells], start_ahead[turns][cells][CELL_STATES];
+Address factor_at[cells], start_at[cells], start_cell_at[cells];
+int factor_step, start_step, start_cell_step;
+uint start_cell_slot;
+int lag;   // of the rows of resets behind the steps
+Real factor[cells], start[cells][CELL_STATES];
+
+INLINE void set_reset_steps(Params p, uint direction) {
+    lag = reset_lag(p, direction);
+    factor_step = has_reset != 0 ? step_bytes(p, kReset, direction) : 0;
+    start_step = has_reset != 0 ? step_bytes(p, kResetState, direction) : 0;
+    start_cell_step = has_reset != 0 && CELL_STATES > 1 ? step_bytes(p, kResetCell, direction) : 0;
+    start_cell_slot = has_reset != 0 && CELL_STATES > 1 ? slot_bytes(p, kResetCell) : 0;
+}
+
+INLINE void start_resets(Params p, const uint cell, Element e, int step, int end) {
+    factor_at[cell] = cell_address(p, kReset, e, step, end);
+    start_at[cell] = cell_address(p, kResetState, e, step, end);
+    if (CELL_STATES > 1) start_cell_at[cell] = cell_address(p, kResetCell, e, step, end);
+}
+
+// `sign`: 1 if the steps go forward, else -1.
+INLINE void read_reset_ahead(const uint turn, const uint cell, const int sign, bool moves) {
+    factor_ahead[turn][cell] = fetch_tensor(kReset, factor_at[cell], 0);
+    move(factor_at[cell], sign * factor_step, moves);
+    start_ahead[turn][cell][0] = fetch_tensor(kResetState, start_at[cell], 0);
+    move(start_at[cell], sign * start_step, moves);
+    UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+        start_ahead[turn][cell][s] = fetch_tensor(kResetCell, state_at(start_cell_at[cell], s, start_cell_slot), 0);
+    if (CELL_STATES > 1) move(start_cell_at[cell], sign * start_cell_step, moves);
+}
+
+INLINE void take_reset(const uint turn, const uint cell) {
+    factor[cell] = has_reset != 0 ? value_of(kReset, factor_ahead[turn][cell]) : 1.0f;
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+        start[cell][s] = has_reset != 0 ? value_of(s > 0 ? kResetCell : kResetState, start_ahead[turn][cell][s]) : 0.0f;
+}
 
 // Returns the address of an invocation's first weights. Its others are at constant offsets from there.
 INLINE Address own_weights(Params p, Place place) {

@@ -25,11 +25,6 @@ CONSTANT bool other_delta = false;
 // All inputs of a step besides the gradient from the later step, fetched `turns` steps ahead.
 Loaded kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES];
 Loaded upstream_ahead[turns][cells][CELL_STATES], mask_ahead[turns][cells], q_ahead[turns][cells];
-Loaded factor_ahead[turns][cells], start_ahead[turns][cells][CELL_STATES];   // of the step's reset
-Address factor_at[cells], start_at[cells], start_cell_at[cells];             // at the reset to load next
-int factor_step, start_step, start_cell_step;
-int lag;   // of the rows of resets behind the steps
-uint start_cell_slot;
 Address training_at[cells], upstream_at[cells], upstream_cell_at[cells], product_at[cells];   // at the step to load next
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
@@ -50,7 +45,7 @@ Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
 // The inputs of the step, converted.
 Real saved[cells][CELL_GATES], before[cells][CELL_STATES], upstream[cells][CELL_STATES], q[cells], mask[cells];
-Real factor[cells], later_factor[cells], start[cells][CELL_STATES];   // of the step's reset and of the later one's
+Real later_factor[cells];   // of the later step's reset
 
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
@@ -64,11 +59,7 @@ INLINE void set_steps(Params p, Place place) {
     state_step = needs_cell ? step_bytes(p, kCell, d) : 0;
     mask_step = has_mask != 0 ? step_bytes(p, kMask, d) : 0;
     recurrent_delta_step = other_delta ? step_bytes(p, kRecurrentDelta, d) : 0;
-    lag = reset_lag(p, d);
-    factor_step = has_reset != 0 ? step_bytes(p, kReset, d) : 0;
-    start_step = has_reset != 0 ? step_bytes(p, kResetState, d) : 0;
-    start_cell_step = has_reset != 0 && needs_cell ? step_bytes(p, kResetCell, d) : 0;
-    start_cell_slot = has_reset != 0 && needs_cell ? slot_bytes(p, kResetCell) : 0;
+    set_reset_steps(p, d);
     training_slot = slot_bytes(p, kTrainingState);
     upstream_cell_slot = has_upstream_cell != 0 ? slot_bytes(p, kUpstreamCell) : 0;
     init_slot = needs_cell ? slot_bytes(p, kInitCell) : 0;
@@ -109,17 +100,7 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
         mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], -mask_step, 0 <= step && step + 1 < ends[cell]);
     }
-    if (has_reset != 0) {
-        bool moves_reset = lag < step && step - lag < ends[cell];
-        factor_ahead[turn][cell] = fetch_tensor(kReset, factor_at[cell], 0);
-        move(factor_at[cell], -factor_step, moves_reset);
-        start_ahead[turn][cell][0] = fetch_tensor(kResetState, start_at[cell], 0);
-        move(start_at[cell], -start_step, moves_reset);
-        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            start_ahead[turn][cell][s] =
-                fetch_tensor(kResetCell, state_at(start_cell_at[cell], s, start_cell_slot), 0);
-        if (needs_cell) move(start_cell_at[cell], -start_cell_step, moves_reset);
-    }
+    if (has_reset != 0) read_reset_ahead(turn, cell, -1, lag < step && step - lag < ends[cell]);
     if (other_delta) {
         q_ahead[turn][cell] = fetch_tensor(kProduct, product_at[cell], 0);
         move(product_at[cell], -product_step, moves);
@@ -136,9 +117,7 @@ INLINE void take_inputs(const uint turn, const uint cell) {
     q[cell] = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
     mask[cell] = mask_of(mask_ahead[turn][cell]);
     later_factor[cell] = factor[cell];
-    factor[cell] = has_reset != 0 ? value_of(kReset, factor_ahead[turn][cell]) : 1.0f;
-    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
-        start[cell][s] = has_reset != 0 ? value_of(s > 0 ? kResetCell : kResetState, start_ahead[turn][cell][s]) : 0.0f;
+    take_reset(turn, cell);
 }
 
 // In 16-bit calls, the recurrent deltas may have the candidate's slot alone. The other gates' are their deltas.
@@ -162,9 +141,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     if (has_reset != 0) {
         int later = min(first + 1, int(params_of(p).T) - 1) - lag;
         factor[cell] = load_tensor(kReset, cell_address(p, kReset, e, max(later, 0), end), 0);
-        factor_at[cell] = cell_address(p, kReset, e, max(step - lag, 0), end);
-        start_at[cell] = cell_address(p, kResetState, e, max(step - lag, 0), end);
-        if (needs_cell) start_cell_at[cell] = cell_address(p, kResetCell, e, max(step - lag, 0), end);
+        start_resets(p, cell, e, max(step - lag, 0), end);
     }
     if (needs_hidden) {
         init_hidden_at[cell] = unit_address(p, kInitHidden, row_address(p, kInitHidden, e.direction, 0, e.n), 0, e.j);

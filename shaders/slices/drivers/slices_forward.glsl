@@ -3,12 +3,8 @@
 
 // All inputs of a step besides the state, fetched `turns` steps ahead.
 Loaded x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
-Loaded factor_ahead[turns][cells], start_ahead[turns][cells][CELL_STATES];   // of the next step's reset
 Address projected_at[cells], mask_at[cells];   // at the step to load next; the mask's is one step later
-Address factor_at[cells], start_at[cells], start_cell_at[cells];   // at the reset to load next
-int projected_step, mask_step, factor_step, start_step, start_cell_step;
-int lag;   // of the rows of resets behind the steps
-uint start_cell_slot;
+int projected_step, mask_step;
 uint projected_slot;
 
 // What a step writes.
@@ -20,7 +16,7 @@ uint training_slot, state_slot;
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
 // The inputs of the step, converted.
-Real x[cells][CELL_GATES], mask[cells], factor[cells], start[cells][CELL_STATES];
+Real x[cells][CELL_GATES], mask[cells];
 
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
@@ -29,11 +25,7 @@ INLINE void set_steps(Params p, Place place) {
     mask_step = has_mask != 0 ? step_bytes(p, kMask, place.direction) : 0;
     state_step = CELL_STATES > 1 ? step_bytes(p, kCell, place.direction) : 0;
     training_step = keep != 0 ? step_bytes(p, kTrainingState, place.direction) : 0;
-    lag = reset_lag(p, place.direction);
-    factor_step = has_reset != 0 ? step_bytes(p, kReset, place.direction) : 0;
-    start_step = has_reset != 0 ? step_bytes(p, kResetState, place.direction) : 0;
-    start_cell_step = has_reset != 0 && CELL_STATES > 1 ? step_bytes(p, kResetCell, place.direction) : 0;
-    start_cell_slot = has_reset != 0 && CELL_STATES > 1 ? slot_bytes(p, kResetCell) : 0;
+    set_reset_steps(p, place.direction);
     projected_slot = slot_bytes(p, kProjected);
     training_slot = keep != 0 ? slot_bytes(p, kTrainingState) : 0;
     state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
@@ -49,17 +41,7 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
         mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], mask_step, step + 2 < ends[cell]);
     }
-    if (has_reset != 0) {
-        bool moves = step + 2 - lag < ends[cell];
-        factor_ahead[turn][cell] = fetch_tensor(kReset, factor_at[cell], 0);
-        move(factor_at[cell], factor_step, moves);
-        start_ahead[turn][cell][0] = fetch_tensor(kResetState, start_at[cell], 0);
-        move(start_at[cell], start_step, moves);
-        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            start_ahead[turn][cell][s] =
-                fetch_tensor(kResetCell, state_at(start_cell_at[cell], s, start_cell_slot), 0);
-        if (CELL_STATES > 1) move(start_cell_at[cell], start_cell_step, moves);
-    }
+    if (has_reset != 0) read_reset_ahead(turn, cell, 1, step + 2 - lag < ends[cell]);
 }
 
 // Converts the inputs of a step.
@@ -67,9 +49,7 @@ INLINE void take_inputs(const uint turn, const uint cell) {
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
         x[cell][g] = value_of(kProjected, x_ahead[turn][cell][g]) + bias[cell][g];
     mask[cell] = mask_of(mask_ahead[turn][cell]);
-    factor[cell] = has_reset != 0 ? value_of(kReset, factor_ahead[turn][cell]) : 1.0f;
-    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
-        start[cell][s] = has_reset != 0 ? value_of(s > 0 ? kResetCell : kResetState, start_ahead[turn][cell][s]) : 0.0f;
+    take_reset(turn, cell);
 }
 
 INLINE void start_cell(Params p, Place place, const uint cell, int first) {
@@ -90,10 +70,8 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     UNROLL for (uint s = 1; s < CELL_STATES; ++s)
         before[cell][s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
     if (has_reset != 0) {
-        factor_at[cell] = cell_address(p, kReset, e, first + 1 - lag, end);
-        start_at[cell] = cell_address(p, kResetState, e, first + 1 - lag, end);
+        start_resets(p, cell, e, first + 1 - lag, end);
         before[cell][0] = load_reset(p, e.direction, first, e.n, 0, e.j, before[cell][0], kResetState);
-        if (CELL_STATES > 1) start_cell_at[cell] = cell_address(p, kResetCell, e, first + 1 - lag, end);
         UNROLL for (uint s = 1; s < CELL_STATES; ++s)
             before[cell][s] = load_reset(p, e.direction, first, e.n, s - 1, e.j, before[cell][s], kResetCell);
     }
