@@ -23,6 +23,7 @@ from .graphs import captured, difference
 
 FLASH_RNN = ("cuda_fused", "cuda", "triton_fused")  # its back ends
 OURS = "vkrnn"
+SLSTM_UNITS, SLSTM_HEADS = 768, (48, 12, 6, 3)
 WARM_CALLS = 8
 
 
@@ -135,7 +136,8 @@ def rows(torch: Any, options: argparse.Namespace) -> Iterator[tuple[str, Mapping
     """Yield the rows' names and contenders."""
     T, where = options.steps, options.device
     if "slstm" in options.rows:
-        for heads, units in ((48, 16), (12, 64), (6, 128), (3, 256)):
+        for heads in options.heads:
+            units = SLSTM_UNITS // heads
             ways = slstm(torch, where, heads, units, T=T or 1024, N=16, backends=options.backends)
             yield f"sLSTM {heads} x {units}, bfloat16", ways
     if "gru" in options.rows:
@@ -235,6 +237,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", default="cuda:0", help="PyTorch's device (%(default)s)")
     made.add_argument("--rows", nargs="+", choices=("slstm", "gru", "resets"), default=["slstm", "gru", "resets"])
+    made.add_argument("--heads", nargs="+", type=int, default=SLSTM_HEADS, help="those of the sLSTM (%(default)s)")
     made.add_argument("--backends", nargs="+", choices=FLASH_RNN, default=FLASH_RNN, help="those of FlashRNN (all)")
     made.add_argument("--steps", type=int, help="time steps instead of each row's own number")
     made.add_argument("--rounds", type=int, default=15, help="turns (%(default)s)")
