@@ -20,10 +20,6 @@ INLINE Real log_forget(Real sum) {
 // Returns 1 for a unit that has no past, which is one whose n is 0, else 0.
 INLINE Real is_empty(Real n) { return step(Real(0.0f), n) * step(n, Real(0.0f)); }
 
-// Returns exp(min(x, 0)), and NaN for NaN: a driver may compile a comparison of a number with the one that it returns to
-// its minimum or maximum, which lose NaN.
-INLINE Real exponential_to_1(Real x) { return choose(0.0f, x, 1.0f, exponential(x)); }
-
 INLINE void cell_forward(const Real x[4], const Real r[4], const Real v[4], const Real before[4],
                          out Real after[4], out Real kept[4]) {
     kept[0] = activate_gate(kNone, x[0] + r[0]);
@@ -31,9 +27,9 @@ INLINE void cell_forward(const Real x[4], const Real r[4], const Real v[4], cons
     kept[2] = activate_gate(kTanh, x[2] + r[2]);
     kept[3] = activate_gate(kSigmoid, x[3] + r[3]);
     Real staying = log_forget(kept[1]) + before[3];
-    Real larger = choose(0.0f, kept[0] - staying, kept[0], staying);
+    Real larger = choose(staying, kept[0], kept[0], staying);
     after[3] = choose(1.0f, is_empty(before[2]), kept[0], larger);
-    Real i = exponential_to_1(kept[0] - after[3]), f = exponential_to_1(staying - after[3]);
+    Real i = exponential(kept[0] - after[3]), f = exponential(staying - after[3]);
     after[1] = f * before[1] + i * kept[2];
     after[2] = f * before[2] + i;
     after[0] = kept[3] * after[1] / after[2];
@@ -46,7 +42,7 @@ INLINE Real cell_hidden(const Real kept[4], const Real after[4]) { return kept[3
 INLINE void cell_backward(const Real kept[4], const Real v[4], const Real before[4], const Real after[4], Real q,
                           const Real up[4], out Real dx[4], out Real dr[4], out Real carry[4]) {
     Real m = after[3], entering = kept[0], late = log_forget(kept[1]) + before[3] - m;
-    Real i = exponential_to_1(entering - m), f = choose(m, entering, exponential_to_1(late), 1.0f);
+    Real i = exponential(entering - m), f = choose(m, entering, exponential(late), 1.0f);
     Real ratio = after[1] / after[2], of_ratio = up[0] * kept[3] / after[2];
     Real dc = up[1] + of_ratio, dn = up[2] - of_ratio * ratio;
     Real to_i = (dc * kept[2] + dn) * i, to_f = (dc * before[1] + dn * before[2]) * f;

@@ -79,10 +79,12 @@ struct CombinePush {
     uint padding;
 };
 
-// Copy of rows: out(row, i) = in(row, i). Tensors 0, 1 are in_, out_. Workgroups: x and y count groups of elements.
+// Copy of rows: out(row, i) = in(row, i). Tensors 0, 1 are in_, out_. Workgroups: x and y count groups of runs.
+// Specialization constants.
+const uint kCopyVectors = 0u;       // 1: a run is four elements, which both tensors have side by side and aligned; else one
 struct CopyRowsPush {
     Address in_, out_;
-    uint count, width;                  // elements in total, and of a row
+    uint count, width;                  // runs in total, and of a row
     uint in_row, out_row;               // strides in elements
 };
 

@@ -226,11 +226,12 @@ HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     return divide<T>(less_one, hn::MulAdd(q, scale, hn::Add(scale, one)));
 }
 
-// Returns exp(x) for x <= 0, which is exactly 1 at 0.
+// Returns exp(min(x, 0)), which is exactly 1 at 0.
 template <class T>
 HWY_INLINE Vector<T> exponential(Vector<T> x) {
+    const Tag<T> d;
     Vector<T> q, scale;
-    exp_parts<T>(at_least<T>(hn::Set(Tag<T>(), Exponential<T>::kLowest), x), q, scale);
+    exp_parts<T>(at_most<T>(hn::Zero(d), at_least<T>(hn::Set(d, Exponential<T>::kLowest), x)), q, scale);
     return hn::MulAdd(q, scale, scale);
 }
 

@@ -128,16 +128,20 @@ void ShaderProducts::combine(PlanBuilder& builder, const std::string& label, con
 
 void ShaderProducts::copy_rows(PlanBuilder& builder, const std::string& label, const RowCopy& copy,
                                bool independent) const {
+    const auto& [from, to, rows, width] = copy;
+    const bool vectors = (from.offset | from.row | to.offset | to.row | width) % 4 == 0;
+    const std::int64_t runs = vectors ? width / 4 : width;
     abi::CopyRowsPush push{};
-    push.in_ = builder.at(copy.from.buffer, copy.from.offset);
-    push.out_ = builder.at(copy.to.buffer, copy.to.offset);
-    push.count = u32(copy.rows * copy.width);
-    push.width = u32(copy.width);
-    push.in_row = u32(copy.from.row);
-    push.out_row = u32(copy.to.row);
+    push.in_ = builder.at(from.buffer, from.offset);
+    push.out_ = builder.at(to.buffer, to.offset);
+    push.count = u32(rows * runs);
+    push.width = u32(runs);
+    push.in_row = u32(from.row);
+    push.out_row = u32(to.row);
     Constants constants;
-    constants.stored(builder.stored({copy.from.buffer, copy.to.buffer}), builder.spec().dtype);
-    const std::int64_t groups = ceil_div(copy.rows * copy.width, abi::kElementwiseGroup);
+    constants.flag(abi::kCopyVectors, "vectors", vectors)
+        .stored(builder.stored({from.buffer, to.buffer}), builder.spec().dtype);
+    const std::int64_t groups = ceil_div(rows * runs, abi::kElementwiseGroup);
     builder.dispatch(label, builder.kernel("copy_rows", std::move(constants)), builder.groups(groups), make_block(push),
                      independent);
 }
