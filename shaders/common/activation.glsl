@@ -1,6 +1,6 @@
 // The five activations and their derivatives, accurate to about one unit in the last place on every device. exp is our
-// own, because a driver's may be off by dozens of units and lose NaN. It is the device's only for tanh and sigmoid in
-// calls that round operands of products anyway. Large arguments give exact limits.
+// own, because a driver's may be off by dozens of units and lose NaN. It is the device's only in calls that round
+// operands of products anyway. Large arguments give exact limits.
 #ifndef VKRNN_ACTIVATION_GLSL
 #define VKRNN_ACTIVATION_GLSL
 #include "common/real.glsl"
@@ -43,7 +43,7 @@ INLINE Real exp_tail(Real r) {
 }
 #else
 CONSTANT Real kHighestExponent = 87.0f;   // exp(x) is taken as 0 for x < -87
-CONSTANT Real kLog2E = 1.44269504f;
+CONSTANT Real kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 // kLn2High has few bits, so that its product with an integer is exact.
 CONSTANT Real kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
 
@@ -95,6 +95,12 @@ INLINE Real logistic(bool tangent, Real x) {
 // Returns exp(min(x, 0)); exactly 1 at 0. It repeats code of `logistic` on purpose. A shared function would pass its
 // own `out` parameter on to `nearest`, and then the slices kernel of an LSTM takes four times as long on an H200.
 INLINE Real exponential(Real x) {
+#ifndef VKRNN_FLOAT64
+    if (device_exp != 0) {
+        float part = exp2(min(x, 0.0f) * kLog2E);
+        return is_nan(x) ? x : part;
+    }
+#endif
     Real scale, exponent = clamp(x, -kHighestExponent, Real(0.0f));
     Real n = nearest(exponent * kLog2E, scale);
     Real r = (exponent - n * kLn2High) - n * kLn2Low;
@@ -106,11 +112,13 @@ INLINE Real exponential(Real x) {
 INLINE Real choose(Real edge, Real x, Real a, Real b) { return x >= edge ? a : b; }
 
 // Returns log(sigmoid(x)) = min(x, 0) - log(1 + e), where e = exp(-|x|) and log(1 + e) = 2 atanh(e / (2 + e)). The
-// argument of atanh is at most 1/3, for which its Taylor series needs few terms.
+// argument of atanh is at most 1/3, for which its Taylor series needs few terms. With the device's exp2 and log2, the
+// absolute error is below 2^-20; that of a relative one would not matter, because the result is added to a logarithm.
 INLINE Real log_sigmoid(Real x) {
 #ifdef VKRNN_FLOAT64
     const int last = 16;
 #else
+    if (device_exp != 0) return min(x, 0.0f) - log2(1.0f + exp2(-abs(x) * kLog2E)) * kLn2;
     const int last = 7;
 #endif
     Real e = exponential(-abs(x)), s = e / (2.0f + e), square = s * s, series = 1.0f / Real(2 * last + 1);

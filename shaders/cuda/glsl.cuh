@@ -127,6 +127,12 @@ DEVICE float approximate_exp2(float a) {
     return power;
 }
 #define exp2 approximate_exp2   // CUDA's own spends more instructions on subnormal results than GLSL asks for
+DEVICE float approximate_log2(float a) {
+    float exponent;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(exponent) : "f"(a));
+    return exponent;
+}
+#define log2 approximate_log2
 DEVICE float reciprocal(float a) {
     float found;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(a));
