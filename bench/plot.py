@@ -1,66 +1,90 @@
-"""Draws the plot of docs/: the speed-up of vkrnn over each baseline, for each row of `bench.cells`.
+"""Draws the plot of README.md: the speed-up of vkrnn over cuDNN and over PyTorch on the CPU, by batch and depth.
 
 It needs matplotlib and uses the records that the documentation quotes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from .common import groups_of
-from .floors import host_ratios
+from .publish import CPU_RECORDS, ROOT, cpu_ratios, graph_ratios, with_column
 
-ROOT = Path(__file__).parents[1]
-RECORDS = {
-    "2 cores, AVX2": ROOT / "bench" / "results" / "cells-cpu-2.jsonl",
-    "2 cores, AVX-512": ROOT / "bench" / "results" / "cells-cpu-2-avx512.jsonl",
-    "16 cores, AVX-512": ROOT / "bench" / "results" / "cells-cpu-16.jsonl",
-}
-OTHERS = {"torch": "PyTorch", "onnxruntime": "onnxruntime", "numpy": "NumPy"}
-COLOURS = {"lstm": "#0072b2", "gru": "#e69f00", "single_gate_rnn": "#009e73"}
-CELLS = {"lstm": "LSTM", "gru": "GRU", "single_gate_rnn": "RNN"}
-DOT: Mapping[str, Any] = {"marker": "o", "linestyle": "", "markersize": 4}
 PLOT = ROOT / "docs" / "speed.svg"
+COLOURS = ("#0072b2", "#e69f00", "#009e73")
+DOT: Mapping[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5}
+SPREAD = 1.12  # between the groups of one batch size
+
+Points = list[tuple[int, float, bool]]  # batch rows, speed-up, with gradients
+
+
+def one_layer() -> Points:
+    """Return one layer in TF32 on CUDA, against cuDNN."""
+    column = "ratio of vkrnn, cuda tf32"
+    return [
+        (int(row["T,N,I=H"].split(",")[1]), float(row[column]), "gradients" in row["operation"])
+        for row in with_column("gpu-h200-tf32", column)
+        if row[column] and not row["operation"].startswith("single_gate_rnn")
+    ]
+
+
+def stacked(layers: int) -> Points:
+    """Return several layers in TF32, replayed from CUDA graphs."""
+    both = [graph_ratios(layers, cell, "tf32") for cell in ("lstm", "gru")]
+    return [
+        (int(sizes.split(",")[1]), ratio, gradients) for found in both for (sizes, gradients), ratio in found.items()
+    ]
+
+
+def on_cpu(record: str) -> Points:
+    """Return all cells on a CPU, against PyTorch."""
+    return [
+        (int(re.findall(r"\d+", row)[1]), ratio, "gradients" in row)
+        for row, ratio in cpu_ratios(record, "torch").items()
+    ]
+
+
+def draw(axes: Axes, title: str, groups: Mapping[str, Points]) -> None:
+    """Draw the groups of points of one panel."""
+    for index, (colour, points) in enumerate(zip(COLOURS, groups.values(), strict=True)):
+        for N, ratio, gradients in points:
+            at = N * SPREAD ** (index - 1)
+            axes.plot(at, ratio, color=colour, markerfacecolor="none" if gradients else colour, **DOT)
+    axes.axhline(1, color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = [0.5, 1, 2, 5, 10, 20, 50]
+    axes.set_yticks(ticks, [f"{tick:g}x" for tick in ticks])
+    batches = [1, 4, 16, 64, 256]
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.minorticks_off()
+    axes.set(title=title, xlabel="batch rows")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [Line2D([], [], color=colour, label=name, **DOT) for colour, name in zip(COLOURS, groups, strict=True)]
+    axes.legend(handles=handles, frameon=False, fontsize=8)
 
 
 def main() -> None:
     """Write the plot."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "vkrnn", "font.size": 9})
-    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    labels = []
-    for machine, path in RECORDS.items():
-        groups = groups_of(path)
-        for other, name in OTHERS.items():
-            ratios = host_ratios(groups, other)
-            row = -len(labels)
-            labels.append(f"{name}, {machine}")
-            for index, (cell, colour) in enumerate(COLOURS.items()):
-                for op, fill in ((cell, colour), (f"{cell} + gradients", "none")):
-                    own = [ratio for (each, _), ratio in ratios.items() if each == op]
-                    heights = [row + 0.22 * (1 - index)] * len(own)
-                    axes.plot(own, heights, color=colour, markerfacecolor=fill, **DOT)
-            mean = geometric_mean(ratios.values())
-            axes.plot([mean, mean], [row - 0.36, row + 0.36], color="black", linewidth=2)
-            axes.annotate(f"{mean:.2f}", (mean, row + 0.36), ha="center", va="bottom", fontsize=7)
-    axes.axvline(1, color="grey", linewidth=0.8, linestyle="--")
-    axes.set_xscale("log")
-    ticks = [0.5, 1, 2, 5, 10, 20, 50]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_yticks([-row for row in range(len(labels))], labels)
-    axes.set_xlabel("speed-up: baseline time / vkrnn time (right of 1, vkrnn is faster)")
-    handles = [Line2D([], [], color=COLOURS[cell], label=name, **DOT) for cell, name in CELLS.items()]
-    handles.append(Line2D([], [], color="grey", markerfacecolor="none", label="with gradients", **DOT))
-    handles.append(Line2D([], [], color="black", linewidth=2, label="geometric mean"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained", sharey=True)
+    draw(
+        left,
+        "H200, TF32, against cuDNN",
+        {"1 layer": one_layer(), "4 layers": stacked(4), "8 layers": stacked(8)},
+    )
+    draw(
+        right,
+        "CPUs, against PyTorch",
+        {machine: on_cpu(record) for machine, record in CPU_RECORDS.items()},
+    )
+    left.set_ylabel("times as fast (hollow: with gradients)")
     figure.savefig(PLOT, metadata={"Date": None})
 
 
