@@ -134,19 +134,17 @@ def layers() -> Table:
     kinds = (("lstm", "tf32"), ("gru", "tf32"), ("lstm", "float16"), ("lstm", "bfloat16"))
     for count in (4, 8):
         columns = [graph_ratios(count, *kind) for kind in kinds]
-        for sizes in dict.fromkeys(sizes for column in columns for sizes, _ in column):
-            table.append(
-                [str(count), sizes, *(pair(column, lambda each, own=sizes: each == own) for column in columns)]
-            )
-        table.append([str(count), "mean", *(pair(column, lambda _: True) for column in columns)])
+        every = dict.fromkeys(sizes for column in columns for sizes, _ in column)
+        table += [[str(count), sizes, *(pair(column, {sizes}) for column in columns)] for sizes in every]
+        table.append([str(count), "mean", *(pair(column, {*every}) for column in columns)])
     return table
 
 
-def pair(ratios: Mapping[tuple[str, bool], float], chosen: Callable[[str], bool]) -> str:
+def pair(ratios: Mapping[tuple[str, bool], float], chosen: set[str]) -> str:
     """Return the means of the chosen sizes' ratios, forward and with gradients."""
     means = []
     for wanted in (False, True):
-        own = [ratio for (sizes, gradients), ratio in ratios.items() if chosen(sizes) and gradients is wanted]
+        own = [ratio for (sizes, gradients), ratio in ratios.items() if sizes in chosen and gradients is wanted]
         means.append(f"{geometric_mean(own):.2f}" if own else "-")
     return " / ".join(means)
 
