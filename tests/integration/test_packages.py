@@ -100,3 +100,12 @@ def test_a_package_that_cannot_be_imported() -> None:
         f"This needs the packages tqdm and torch ({broken}): pip install tqdm torch"
     )
     assert import_package("re", "This") is re
+
+
+def test_the_citation_names_the_version() -> None:
+    """CITATION.cff and pyproject.toml agree."""
+    versions = [
+        re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)
+        for name, pattern in (("CITATION.cff", r"^version: (.*)$"), ("pyproject.toml", r'^version = "(.*)"$'))
+    ]
+    assert versions[0] == versions[1]
