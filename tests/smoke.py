@@ -41,6 +41,9 @@ def main() -> None:
 
     assert vkrnn._core.xla_handler() is not None, "the wheel has no handler for JAX's programs"
 
+    [cpu] = [device for device in vkrnn.devices() if device.backend == "native"]
+    assert cpu.driver_version != "scalar", "the CPU's kernels use no vectors"
+
     kinds = {device.backend != "native" for device in vkrnn.devices()}
     assert options.vulkan != "there" or True in kinds, "no Vulkan device was found"
     assert options.vulkan != "absent" or kinds == {False}, "a Vulkan device was found"

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "cpu/kernels/processor.h"
 #include "cpu_team.h"
 #include "plan/cpu_work.h"
 
@@ -16,6 +17,22 @@ namespace vkrnn::cpu {
 namespace {
 
 constexpr unsigned kThreads[] = {1, 2, 3, 5};
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+TEST(Processor, HasWhatTheCompilerFinds) {
+    const Processor found = this_processor();
+    __builtin_cpu_init();
+    const bool sse4 =
+        __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("aes");
+    const bool avx2 = sse4 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+    EXPECT_EQ(found.sse4, sse4);
+    EXPECT_EQ(found.avx2, avx2);
+    EXPECT_EQ(found.avx512, avx512);
+}
+#endif
 
 TEST(Targets, EndWithTheSmallestAndHaveAllKernels) {
     ASSERT_FALSE(targets().empty());
