@@ -17,7 +17,7 @@ __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients", "slst
 @documented
 def single_gate_rnn_gradients(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     *,
@@ -108,7 +108,7 @@ def single_gate_rnn_gradients(
 @documented
 def lstm_gradients(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     cell_output_fwd: Tensor[A],
@@ -218,7 +218,7 @@ def lstm_gradients(
 @documented
 def gru_gradients(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     output_fwd: Tensor[A],
@@ -320,7 +320,7 @@ def gru_gradients(
 @documented
 def slstm_gradients(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     source_gradient: Tensor[A] | None,
     z_state: Tensor[A],
     cell_output_fwd: Tensor[A],

@@ -17,7 +17,7 @@ __all__ = ["gru", "lstm", "single_gate_rnn", "slstm"]
 @documented
 def single_gate_rnn(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     *,
     input_weight: Tensor[A] | None = None,
     bias: Tensor[A] | None = None,
@@ -94,7 +94,7 @@ def single_gate_rnn(
 @documented
 def lstm(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     *,
     input_weight: Tensor[A] | None = None,
     bias: Tensor[A] | None = None,
@@ -181,7 +181,7 @@ def lstm(
 @documented
 def gru(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     *,
     input_weight: Tensor[A] | None = None,
     bias: Tensor[A] | None = None,
@@ -264,7 +264,7 @@ def gru(
 @documented
 def slstm(
     source: Tensor[A],
-    recurrent_weight: Tensor[A],
+    recurrent_weight: Tensor[A] | None,
     *,
     input_weight: Tensor[A] | None = None,
     bias: Tensor[A] | None = None,

@@ -4,6 +4,7 @@
 // There are two variants of the candidate:
 //   reset after (scales_product):   o = f(x'_o + q r), where q = r_o + b2. One phase.
 //   reset before:                   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r. Two phases: z, r; o.
+//                                   One phase if there are no products.
 // State: h. Learned vector: the secondary bias b2. The training state has the activated gates.
 #include "common/cell.glsl"
 #define CELL_GATES 3
@@ -38,7 +39,7 @@ INLINE void cell_forward(const Real x[3], const Real r[3], const Real v[3], cons
                          out Real after[1], out Real kept[3]) {
     cell_forward_first(x, r, kept);
     Real candidate[3];
-    candidate[2] = (r[2] + v[0]) * kept[1];
+    candidate[2] = scales_product != 0 ? (r[2] + v[0]) * kept[1] : r[2];
     cell_forward_second(x, candidate, before, after, kept);
 }
 

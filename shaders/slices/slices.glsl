@@ -28,7 +28,7 @@ CONSTANT uint kMostLevels = 7;   // levels of the sum over lanes: a subgroup has
 // Steps per iteration of the time loop. An invocation also loads its inputs this many steps ahead.
 CONSTANT uint turns = 2;
 
-SHARED_ARRAY(Real4, sides, [2 * side_vec4s])
+SHARED_ARRAY(Real4, sides, [side_vec4s > 0 ? 2 * side_vec4s : 1])
 SHARED_ARRAY(Real4, shared_weights, [shared_vec4s > 0 ? shared_vec4s * invocations : 1])
 
 // State that lives across steps, here and in the drivers, consists of scalars and arrays of scalars only. After
@@ -143,6 +143,11 @@ INLINE Address own_weights(Params p, Place place) {
     return element(weights_address(p, place.direction), place.invocation * 4);
 }
 
+// Waits until the operand of the next step's products is complete.
+INLINE void wait_for_operand() {
+    if (slice_runs > 0) barrier();
+}
+
 // Prepares the first step: loads the weights that stay, and fills the operand with zeros.
 INLINE void start_slice(Params p, Place place) {
     Address weights = own_weights(p, place);
@@ -152,11 +157,12 @@ INLINE void start_slice(Params p, Place place) {
         shared_weights[index * invocations + place.invocation] =
             load4(weights, (register_vec4s + index) * invocations * 4);
     for (uint index = place.invocation; index < 2 * side_vec4s; index += invocations) sides[index] = Real4(0);
-    barrier();
+    wait_for_operand();
 }
 
 // Sets what unit j of a slot adds to the operand of its head.
 INLINE void set_operand(const uint side, Place place, const uint cell, uint slot, uint j, Real value) {
+    if (slice_runs == 0) return;
     uint k = (slot - place.head) * place.head_units + j;
     sides[side * side_vec4s + (place.head * slice_rows + row_of(place, cell)) * row_vec4s + k / 4][k % 4] = value;
 }

@@ -11,7 +11,7 @@ namespace vkrnn::abi {
 // Specialization constants, after those of all step kernels.
 const uint kSliceLanes = kStepConstants;           // invocations that split the dot products of the same units
 const uint kSliceRows = kStepConstants + 1u;       // batch rows per workgroup; a power of two
-const uint kSliceRuns = kStepConstants + 2u;       // runs of 4 consecutive k per invocation and product
+const uint kSliceRuns = kStepConstants + 2u;       // runs of 4 consecutive k per invocation and product; 0: no products
 const uint kRegisterVec4s = kStepConstants + 3u;   // vec4s of an invocation's weights that stay in registers
 const uint kSharedVec4s = kStepConstants + 4u;     // vec4s after these that stay in shared memory
 const uint kSliceInvocations = kStepConstants + 5u;   // per workgroup; equals kLocalSize

@@ -81,6 +81,7 @@ class Options:
     has_lengths: bool
     gradients: bool
     resets: tuple[str, str] | None  # the kind of the reset, and what it starts from
+    recurs: bool = True  # whether there is a recurrent weight
 
 
 def draw_options(rng: Generator) -> Options:
@@ -100,13 +101,17 @@ def draw_options(rng: Generator) -> Options:
     names = [*OPTIONAL[cell], *UPSTREAM[cell]]
     present = frozenset(name for name in names if rng.random() < 0.6)
     options |= {name: 1 for name in HEADS.values() if rng.random() < 0.2}  # draw_case draws the number
+    recurs = bool(rng.random() < 0.85)
+    if not recurs:
+        present -= {"mask"}
+        options.pop("heads", None)
     if "input_weight" not in present:
         options.pop("input_heads", None)
     dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
     has_lengths = bool(rng.random() < 0.3)
     resets = (str(rng.choice(KINDS)), str(rng.choice(STARTS))) if rng.random() < 0.3 else None
     resets = resets if cell in CELLS_WITH_RESETS else None
-    return Options(cell, options, present, dtype, has_lengths, gradients, resets)
+    return Options(cell, options, present, dtype, has_lengths, gradients, resets, recurs)
 
 
 def draw_case(rng: Generator, of: Options) -> Case:
@@ -175,7 +180,7 @@ def _pick(rng: Generator, call: Drawn) -> str:
 
 def _pick_array(rng: Generator, call: Drawn) -> str:
     """Pick an argument other than the lengths and make a NumPy array of it."""
-    names = [name for name in call.arguments if name != "lengths"]
+    names = [name for name, value in call.arguments.items() if name != "lengths" and value is not None]
     name = names[rng.integers(len(names))]
     call.arguments[name] = _on_host(call.arguments[name])
     return name
@@ -267,17 +272,20 @@ def draw(rng: Generator, of: Options) -> Drawn:
     case = draw_case(rng, of)
     drawn_arrays = inputs(case) | (draw_resets(case, *of.resets, case.seed) if of.resets else {})
     arrays: dict[str, Any] = {name: _converted(array, of.dtype) for name, array in drawn_arrays.items()}
-    lengths: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    if not of.recurs:
+        del arrays["recurrent_weight"]
+        more["recurrent_weight"] = None
     if of.has_lengths:
         drawn = rng.integers(0, case.T + 1, case.N)
-        lengths = {"lengths": drawn.tolist() if rng.random() < 0.3 else drawn.astype(str(rng.choice(["i4", "u1"])))}
+        more["lengths"] = drawn.tolist() if rng.random() < 0.3 else drawn.astype(str(rng.choice(["i4", "u1"])))
     function = case.cell
     if of.gradients:
         training = case.descriptor(training=True)
-        above = gradient_inputs(case, getattr(vkrnn, function)(**arrays, **lengths, descriptor=training))
+        above = gradient_inputs(case, getattr(vkrnn, function)(**arrays, **more, descriptor=training))
         arrays |= {name: array.astype(of.dtype, copy=False) for name, array in above.items()}
         function += "_gradients"
-    call = Drawn(function, lay_out(rng, arrays) | lengths, DESCRIPTORS[case.cell], dict(case.options))
+    call = Drawn(function, lay_out(rng, arrays) | more, DESCRIPTORS[case.cell], dict(case.options))
     if rng.random() < 0.5:
         spoil = SPOIL[rng.integers(len(SPOIL))]
         spoil(rng, call)

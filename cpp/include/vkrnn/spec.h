@@ -72,9 +72,11 @@ struct Spec {
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
     [[nodiscard]] std::int64_t C() const { return cell().cell_states; }
+    // Returns whether units read the states of others, or their own, through a recurrent weight.
+    [[nodiscard]] bool recurs() const { return has(Argument::recurrent_weight); }
     // Return how many blocks the recurrent weight has on its diagonal, and the units of each. A unit reads only the
-    // states of its own head.
-    [[nodiscard]] std::int64_t heads() const { return descriptor.counts[kHeadsSlot]; }
+    // states of its own head. Without a weight, every unit is a head, because it needs nothing of another.
+    [[nodiscard]] std::int64_t heads() const { return recurs() ? descriptor.counts[kHeadsSlot] : H; }
     [[nodiscard]] std::int64_t head_units() const { return H / heads(); }
     // Return the same for the input weight. Input head q has units [q, q + 1) * input_head_units() and reads features
     // [q, q + 1) * head_features().
@@ -90,7 +92,7 @@ struct Spec {
     // Returns the number of rows of a sequence.
     [[nodiscard]] std::int64_t rows() const { return packed() ? packed_rows : T * N; }
     // Returns whether a step has two phases: see Candidate.
-    [[nodiscard]] bool two_phases() const { return cell().candidate && !scales_product(); }
+    [[nodiscard]] bool two_phases() const { return recurs() && cell().candidate && !scales_product(); }
     // Returns whether a gate scales the candidate's product. The gradients then need that product.
     [[nodiscard]] bool scales_product() const {
         const auto& candidate = cell().candidate;

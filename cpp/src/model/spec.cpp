@@ -24,7 +24,8 @@ std::string divided(const std::string& letter, std::int64_t parts) {
 
 std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
 
-// Checks the arguments of one call. T, N and I come from the source, H from the recurrent weight.
+// Checks the arguments of one call. T, N and I come from the source, H from the recurrent weight. Without that, H comes
+// from the input weight, or else from the source, whose channels then are the gates.
 class Checker {
 public:
     Checker(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
@@ -45,7 +46,7 @@ public:
         check_names();
         check_each();
         check_source_rank();
-        check_recurrent_weight();
+        check_hidden();
         spec_.I = given_shape(Argument::source).back();
         check_input_heads();
         for (const auto& [argument, tensor] : arguments_) {
@@ -143,6 +144,8 @@ private:
         for (const Argument argument : {Argument::reset_state, Argument::reset_cell})
             if (given(argument) && !given(Argument::reset))
                 throw ValueError(at(argument) + "expected a reset beside it, got none");
+        if (given(Argument::mask) && !spec_.recurs())
+            throw ValueError(at(Argument::mask) + "expected a recurrent_weight beside it, got none");
     }
 
     [[nodiscard]] Dtype source_dtype() const {
@@ -206,6 +209,31 @@ private:
         spec_.packed_rows = source[0];
         spec_.T = lengths.front();
         spec_.N = static_cast<std::int64_t>(lengths.size());
+    }
+
+    // Returns the argument that H comes from.
+    [[nodiscard]] Argument origin_of_h() const {
+        if (spec_.recurs()) return Argument::recurrent_weight;
+        return given(Argument::input_weight) ? Argument::input_weight : Argument::source;
+    }
+
+    void check_hidden() {
+        const Argument argument = origin_of_h();
+        if (argument == Argument::recurrent_weight) return check_recurrent_weight();
+        const std::int64_t heads = spec_.descriptor.counts[kHeadsSlot];
+        if (heads > 1)
+            throw ValueError(prefix_ + " descriptor.heads: expected 1 without recurrent_weight, got " +
+                             std::to_string(heads));
+        const TensorShape& shape = given_shape(argument);
+        const SymbolicShape& rule = accepted_shapes(spec_, argument).front();
+        const std::string message = at(argument) + "expected shape " + symbols(rule) + ", got " + to_text(shape);
+        if (argument == Argument::input_weight && shape.size() != rule.size()) throw ValueError(message);
+        const std::int64_t channels = argument == Argument::source ? shape.back() : shape.front();
+        const std::int64_t gates = spec_.D() * spec_.G();
+        if (channels % gates != 0)
+            throw ValueError(message + " (" + std::to_string(channels) + " is no multiple of the " +
+                             std::to_string(spec_.G()) + " gates" + (bidirectional() ? " of 2 directions)" : ")"));
+        spec_.H = channels / gates;
     }
 
     void check_recurrent_weight() {
@@ -300,8 +328,9 @@ private:
     // Says where the letters of a shape come from:
     // "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4".
     std::string origins(const SymbolicShape& rule) const {
-        const std::string rows = std::to_string(bidirectional() ? 1 : 0);
-        const std::string gates = spec_.G() == 1 ? "" : " / " + std::to_string(spec_.G());
+        const Argument of_h = origin_of_h();
+        const std::size_t axis_of_h = of_h == Argument::source ? 2 : spec_.recurs() && bidirectional() ? 1 : 0;
+        const std::int64_t gates = spec_.recurs() ? spec_.G() : spec_.D() * spec_.G();
         std::string text;
         bool has_h = false;
         const auto add = [&](const std::string& letter, std::int64_t value, const std::string& from) {
@@ -313,7 +342,10 @@ private:
             if (axis == Axis::I || axis == Axis::head_features) add("I", spec_.I, "source.shape[2]");
             has_h = has_h || axis == Axis::head_units || multiple_of_h(spec_, axis) != 0;
         }
-        if (has_h) add("H", spec_.H, "recurrent_weight.shape[" + rows + "]" + gates);
+        if (has_h)
+            add("H", spec_.H,
+                std::string(name_of(of_h)) + ".shape[" + std::to_string(axis_of_h) + "]" +
+                    (gates == 1 ? "" : " / " + std::to_string(gates)));
         return text;
     }
 

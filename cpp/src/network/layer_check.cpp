@@ -17,9 +17,9 @@ std::int64_t axis_of(const NetworkLayer& layer, Argument argument, std::size_t a
     return found != layer.weights.end() && axis < found->second.shape.size() ? found->second.shape[axis] : 1;
 }
 
-Dtype dtype_of(const NetworkLayer& layer) {
-    const auto found = layer.weights.find(recurrent_weight);
-    return found != layer.weights.end() ? found->second.dtype : Dtype::float32;
+// Returns the weight that a layer's type comes from.
+Argument first_weight(const NetworkLayer& layer) {
+    return layer.weights.contains(recurrent_weight) ? recurrent_weight : input_weight;
 }
 
 // Returns the spec of one layer. `before` is the layer that feeds it; null for the first layer.
@@ -28,12 +28,15 @@ Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* befo
     const std::string prefix = layer_prefix(layer, number);
     descriptor.set(Flag::training, false);
     descriptor.set(Flag::produce_cell, false);
-    const Dtype dtype = dtype_of(layer);
+    const bool projects = layer.weights.contains(input_weight);
+    const Argument first = first_weight(layer);
+    if (!layer.weights.contains(first))
+        throw ValueError(prefix + "input_weight: expected an array in a layer without recurrent_weight, got none");
+    const Dtype dtype = layer.weights.at(first).dtype;
     if (before != nullptr && before->dtype != dtype)
-        throw TypeError(prefix + "recurrent_weight: expected dtype " + std::string(name_of(before->dtype)) +
+        throw TypeError(prefix + std::string(name_of(first)) + ": expected dtype " + std::string(name_of(before->dtype)) +
                         ", that of layer 0, got " + std::string(name_of(dtype)));
 
-    const bool projects = layer.weights.contains(input_weight);
     // Without an input weight, the source has a column for each row of the recurrent weight.
     const std::size_t rows = descriptor.has(Flag::bidirectional) ? 1 : 0;
     const std::int64_t given = projects ? axis_of(layer, input_weight, 1) * descriptor.counts[kInputHeadsSlot]

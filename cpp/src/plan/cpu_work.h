@@ -128,6 +128,8 @@ struct LoopWork {
     std::uint32_t directions;
     std::uint32_t has_lengths;   // 1: there are lengths
     std::uint32_t packed_views;  // one bit per view, set if its sequence is packed
+    std::uint32_t recurs;        // 1: there are recurrent products; 0: no unit needs another one
+    std::uint32_t padding;
     // Steps, in the forward order, that belong to other pieces of the time axis: those before and after this one.
     std::int64_t steps_before, steps_after;
 };

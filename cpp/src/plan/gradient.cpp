@@ -54,10 +54,10 @@ private:
         delta_ = has(Argument::input_weight) ? sequence("delta", G, narrows_deltas_) : result(Argument::source);
         recurrent_delta_ =
             scales_product_ ? sequence("recurrent delta", only_candidate_ ? 1 : G, narrows_deltas_) : delta_;
-        operand_ = sequence("operand", 1, narrows_operand_);
+        if (recomputes(spec_)) operand_ = sequence("operand", 1, narrows_operand_);
         if (phases_) scaled_operand_ = sequence("scaled operand", 1, narrows_operands_);
         if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
-        if (scales_product_) product_ = sequence("candidate product", 1);
+        if (multiplies_candidate_) product_ = sequence("candidate product", 1);
         if (spec_.returns_reset_gradients()) {
             reset_up_ = sequence("gradient of reset states", 1);
             if (C > 0) reset_up_cell_ = sequence("gradient of reset cells", C);
@@ -137,16 +137,16 @@ private:
         }
         block.state(abi::kCarryHidden, carry_hidden_);
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
-        block.sequence(abi::kOperand, operand_, 1, Order::source);
+        if (recomputes(spec_)) block.sequence(abi::kOperand, operand_, 1, Order::source);
         if (phases_) block.sequence(abi::kScaledOperand, scaled_operand_, 1, Order::source);
         if (cells_ > 0) block.sequence(abi::kPreviousCell, previous_cell_, cells_, Order::source);
-        if (scales_product_) block.sequence(abi::kProduct, product_, 1, Order::source);
+        if (multiplies_candidate_) block.sequence(abi::kProduct, product_, 1, Order::source);
         return block;
     }
 
     void prepare() {
         loop_.recompute(builder_, inputs_, step_block());
-        if (!scales_product_) return;
+        if (!multiplies_candidate_) return;
         RecurrentProduct q{operand_, inputs_[Argument::recurrent_weight], product_};
         q.slot = candidate_;
         q.slots = q.gates_slots = 1;
@@ -194,6 +194,7 @@ private:
                                 has(Argument::bias));
             add_input_weight_gradient(builder_, {inputs_[Argument::source], result(Argument::input_weight), delta_});
         }
+        if (!spec_.recurs()) return;
         if (only_candidate_) {
             recurrent_gradient({operand_, 0, delta_, 0, candidate_, 0, G, 0, D});
             return recurrent_gradient({operand_, 0, recurrent_delta_, candidate_, 1, 0, 1, 0, D});
@@ -274,7 +275,7 @@ private:
 
     const std::int64_t rows_ = spec_.rows(), N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases(), joins_ = has_cell_tensors(spec_);
-    const bool scales_product_ = spec_.scales_product();
+    const bool scales_product_ = spec_.scales_product(), multiplies_candidate_ = scales_product_ && spec_.recurs();
     const DeltaReads reads_ = loop_.delta_reads(builder_);
     // Whether only the candidate has recurrent deltas of its own. That saves most of a buffer, and costs one more
     // product. Float32 calls need about as much memory as cuDNN without it.

@@ -30,6 +30,8 @@ bool has_each_cell(const Spec& spec) {
 
 std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }
 
+bool recomputes(const Spec& spec) { return spec.recurs() || weighed_cells(spec) > 0; }
+
 bool is_bounded(const Spec& spec) {
     const auto& bounds = spec.cell().bounds;
     const auto holds = [&](const Bound& bound) {
@@ -46,6 +48,7 @@ bool is_bounded(const Spec& spec) {
 }
 
 double step_flops(const Spec& spec) {
+    if (!spec.recurs()) return 0;
     return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.head_units());
 }
 
@@ -54,6 +57,7 @@ double loop_flops(const Spec& spec) {
 }
 
 double recurrent_bytes(const Spec& spec) {
+    if (!spec.recurs()) return 0;
     return static_cast<double>(spec.D() * spec.G() * spec.H * spec.head_units()) *
            static_cast<double>(compute_bytes(spec.dtype));
 }

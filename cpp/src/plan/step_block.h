@@ -107,6 +107,10 @@ bool has_each_cell(const Spec& spec);
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);
 
+// Returns whether a gradient call needs values of the forward steps that the kernel `recompute` computes: the operand of
+// the recurrent product, or cell states.
+bool recomputes(const Spec& spec);
+
 // Returns whether |h| never exceeds the largest of 1, the initial |h| and those that resets start from, nor does h
 // times the gate that scales it for the second of two phases. The scale of both is then known beforehand.
 bool is_bounded(const Spec& spec);

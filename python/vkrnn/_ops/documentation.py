@@ -31,8 +31,10 @@ _PARAGRAPHS = {
             The input sequence x; time is the first axis. Without `input_weight`: [T, N, GH], bidirectional [T, N, DGH].
         """,
     "recurrent_weight": """
-        recurrent_weight : array, [GH, H], bidirectional [2, GH, H]
-            R; entry 0 is the forward direction's. With `heads`, its blocks, [GH, H / heads]: see `{Descriptor}`.
+        recurrent_weight : array or None, [GH, H], bidirectional [2, GH, H]
+            R; entry 0 is the forward direction's. With `heads`, its blocks, [GH, H / heads]: see `{Descriptor}`. None
+            leaves out the recurrent products, and no unit reads another. H then comes from `input_weight`, or from the
+            channels of `source`; `mask` and `heads` are refused.
         """,
     "input_weight": """
         input_weight : array, [GH, I], bidirectional [DGH, I], optional

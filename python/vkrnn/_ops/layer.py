@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkrnn import _core
 from vkrnn._ops.cuda import as_operand
 from vkrnn.arrays import Array, asarray
 from vkrnn.results import Ends, Outputs
@@ -51,8 +52,13 @@ class Layer:
     @property
     def hidden_size(self) -> int:
         """Units of one direction, H."""
-        columns: int = self.arguments["recurrent_weight"].shape[-1]
-        return columns * (1 if self.descriptor is None else int(self.descriptor.heads))
+        weight = self.arguments.get("recurrent_weight")
+        if weight is not None:
+            return int(weight.shape[-1]) * (1 if self.descriptor is None else int(self.descriptor.heads))
+        [cell] = [cell for cell in _core.cells() if cell.name == self.function.__name__]
+        directions = 1 + bool(getattr(self.descriptor, "bidirectional", False))
+        rows: int = self.arguments["input_weight"].shape[0]
+        return rows // (directions * len(cell.gates))
 
     def __call__(self, source: Any, **more: Any) -> Outputs[Any]:
         """Call the function. `more` adds arguments or replaces the layer's own.
@@ -62,7 +68,7 @@ class Layer:
         NotImplementedError
             If there is an ``out``, and the layer has the batch axis first.
         """
-        given = {**self.arguments, "descriptor": self.descriptor, **more}
+        given = {"recurrent_weight": None, **self.arguments, "descriptor": self.descriptor, **more}
         if not self.batch_first:
             return self.function(source, **given)
         where = f"[{self.function.__name__}]"

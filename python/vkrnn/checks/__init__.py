@@ -158,7 +158,7 @@ def check(
         given = {
             name: value if name == "descriptor" else as_numpy(value, "[check]")
             for name, value in named
-            if value is not None and name not in ("device", "out", "name")
+            if name not in ("device", "out", "name")
         }
         return _check_own(function.__name__, given, results, _TOLERANCE if tolerance is None else tolerance)
     got = function(*args, **kwargs)

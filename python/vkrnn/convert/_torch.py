@@ -173,10 +173,11 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
     others = sorted(given.keys() - _WEIGHTS)
     if others:
         raise NotImplementedError(f"{where} {others[0]}: torch's modules do not have this weight")
-    if "input_weight" not in given:
-        raise NotImplementedError(
-            f"{where} input_weight: expected an array, which torch's modules always have, got none"
-        )
+    for weight in ("input_weight", "recurrent_weight"):
+        if given.get(weight) is None:
+            raise NotImplementedError(
+                f"{where} {weight}: expected an array, which torch's modules always have, got none"
+            )
     features = given["input_weight"].shape[-1] * layer.descriptor.input_heads
     source = np.zeros((1, 1, features), given["input_weight"].dtype)
     call = {"source": source, **given, "descriptor": layer.descriptor, "name": f"layer {number}"}

@@ -99,7 +99,10 @@ class Method:
         """Call the function of the package that does the same; `given` holds the labels, descriptor and name."""
         arguments = {_snake_case(label): value for label, value in given.items()}
         arguments["descriptor"] = frozen(arguments["descriptor"])
-        return list(_NAMES[self.base](source, device=device, **arguments))
+        function = _NAMES[self.base]
+        if arguments["recurrent_weight"] is None:  # which the functions of vkrnn take
+            raise ValueError(f"[{function.__name__}] recurrent_weight: expected an array, got None")
+        return list(function(source, device=device, **arguments))
 
 
 _Selector: TypeAlias = Callable[..., list[Any]]

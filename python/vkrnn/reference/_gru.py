@@ -17,6 +17,7 @@ from vkrnn.reference._layout import (
     Layout,
     Resets,
     as_double,
+    as_double_or_none,
     before,
     pack_gradients,
     passed_on,
@@ -127,7 +128,7 @@ def _backward(
 @public
 def gru(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     *,
     input_weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
@@ -152,8 +153,8 @@ def gru(
     """
     function = "gru"
     options = resolve(function, descriptor, GRUDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
     cell = _Cell.of(options)
     directions = zip(
@@ -175,7 +176,7 @@ def gru(
 @public
 def gru_gradients(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     output_fwd: ArrayLike,
@@ -198,8 +199,8 @@ def gru_gradients(
     """
     function = "gru_gradients"
     options = resolve(function, descriptor, GRUDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
     cell = _Cell.of(options, z_state)
     directions = zip(

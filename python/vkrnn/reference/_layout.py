@@ -34,6 +34,11 @@ def as_double(values: ArrayLike) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
+def as_double_or_none(values: ArrayLike | None) -> Array | None:
+    """Convert an array that may be absent."""
+    return None if values is None else as_double(values)
+
+
 def resolve(function: str, descriptor: Descriptor | None, kind: type[Descriptor]) -> Descriptor:
     """Return the descriptor, the defaults if there is none, and refuse another cell's."""
     if descriptor is None:
@@ -87,8 +92,9 @@ class Layout:
     G: int
     D: int
     reverse: bool
-    heads: int
+    heads: int  # without a recurrent weight H, because no unit reads another
     input_heads: int
+    recurs: bool  # whether there is a recurrent weight
     gates: tuple[int, ...]  # for each gate of the equations, its slot in memory
 
     @staticmethod
@@ -96,7 +102,7 @@ class Layout:
         function: str,
         descriptor: SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor | SLSTMDescriptor,
         source: Array,
-        recurrent_weight: Array,
+        recurrent_weight: Array | None,
         input_weight: Array | None,
         gates: tuple[int, ...],
     ) -> Layout:
@@ -105,18 +111,31 @@ class Layout:
         if source.ndim != 3 or 0 in (source.shape[0], source.shape[2]):
             wanted = "expected shape [T, N, I] with T and I at least 1"
             raise ValueError(f"[{function}] source: {wanted}, got {list(source.shape)}")
-        rows, columns = (0, 0, *recurrent_weight.shape)[-2:]
-        hidden = rows if columns == count * rows else rows // count  # `check` refuses a transposed weight
         steps, batch, features = source.shape
-        heads, input_heads = descriptor.heads, descriptor.input_heads
-        layout = Layout(
-            function, steps, batch, features, hidden, count, directions, descriptor.reverse, heads, input_heads, gates
-        )
+        heads, input_heads, recurs = descriptor.heads, descriptor.input_heads, recurrent_weight is not None
+        if recurrent_weight is not None:
+            rows, columns = (0, 0, *recurrent_weight.shape)[-2:]
+            hidden = rows if columns == count * rows else rows // count  # `check` refuses a transposed weight
+        else:
+            if heads > 1:
+                raise ValueError(f"[{function}] descriptor.heads: expected 1 without recurrent_weight, got {heads}")
+            channels = features if input_weight is None else (*input_weight.shape, 0)[0]
+            heads = hidden = channels // (directions * count)
+        sizes = steps, batch, features, hidden, count, directions
+        layout = Layout(function, *sizes, descriptor.reverse, heads, input_heads, recurs, gates)
         if hidden == 0:
-            wanted = f"expected shape [{'2, ' * (directions - 1)}{layout._symbol('GH')}, H] with H at least 1"
-            raise ValueError(f"[{function}] recurrent_weight: {wanted}, got {list(recurrent_weight.shape)}")
-        layout.check_heads("heads", heads, "H")
-        layout.check("recurrent_weight", recurrent_weight, "2 GH J" if directions == 2 else "GH J")
+            of_source = recurrent_weight is None and input_weight is None
+            name = "recurrent_weight" if recurs else "source" if of_source else "input_weight"
+            shapes = {
+                "recurrent_weight": f"{'2, ' * (directions - 1)}{layout._symbol('GH')}, H",
+                "input_weight": f"{layout._symbol('DGH')}, I",
+                "source": f"T, N, {layout._symbol('DGH')}",
+            }
+            got = next(array.shape for array in (recurrent_weight, input_weight, source) if array is not None)
+            raise ValueError(f"[{function}] {name}: expected shape [{shapes[name]}] with H at least 1, got {list(got)}")
+        if recurrent_weight is not None:
+            layout.check_heads("heads", heads, "H")
+            layout.check("recurrent_weight", recurrent_weight, "2 GH J" if directions == 2 else "GH J")
         if input_weight is None:
             layout.check("source (without input_weight)", source, "T N DGH")
             if input_heads > 1:
@@ -198,8 +217,13 @@ class Layout:
         split = array.reshape(self.T, self.N, self.D, self.H)
         return np.stack([split[self.output_rows(d), :, d] for d in range(self.D)])
 
-    def recurrent(self, recurrent_weight: Array) -> Array:
-        """[GH, J] or [2, GH, J] -> [D, G, heads, J, J], where J is the number of units of a head."""
+    def recurrent(self, recurrent_weight: Array | None) -> Array:
+        """[GH, J] or [2, GH, J] -> [D, G, heads, J, J], where J is the number of units of a head.
+
+        Nothing -> [D, G, H, 1, 0]: each unit is a head, and its products have no terms.
+        """
+        if recurrent_weight is None:
+            return np.zeros((self.D, self.G, self.H, 1, 0))
         return recurrent_weight.reshape(self.D, self.G, self.heads, self.J, self.J)[:, self.gates]
 
     def peephole(self, values: ArrayLike | None) -> Array:
@@ -234,6 +258,8 @@ class Layout:
 
     def mask(self, values: ArrayLike | None) -> Array:
         """Anything that broadcasts to [T, N, DH], or nothing -> [D, T, N, H]."""
+        if values is not None and not self.recurs:
+            raise ValueError(f"[{self.function}] mask: expected a recurrent_weight beside it, got none")
         array = np.ones(()) if values is None else as_double(values)
         full = (self.T, self.N, self.D * self.H)
         fits = all(size in (1, wanted) for size, wanted in zip(array.shape[::-1], full[::-1], strict=False))
@@ -340,9 +366,9 @@ class Layout:
         """D times [T, N, H] -> [T, N, DH]."""
         return np.concatenate([steps[d][self.output_rows(d)] for d in range(self.D)], axis=-1)
 
-    def join_weights(self, per_direction: Sequence[Array], like: ArrayLike) -> Array:
-        """D times [G, ...] in the equations' gate order -> the shape of `like`."""
-        return np.stack(per_direction)[:, np.argsort(self.gates)].reshape(np.shape(like))
+    def join_weights(self, per_direction: Sequence[Array], like: ArrayLike | None) -> Array | None:
+        """D times [G, ...] in the equations' gate order -> the shape of `like`, nothing if that is nothing."""
+        return None if like is None else np.stack(per_direction)[:, np.argsort(self.gates)].reshape(np.shape(like))
 
     def join_state(self, per_direction: Sequence[Array], like: ArrayLike | None) -> Array | None:
         """D times [N, H] -> the shape of `like`, nothing if that is nothing."""
@@ -369,11 +395,13 @@ class Layout:
         return gradients
 
 
-# A weight is [G, heads, J, J]: for each gate, a block for each head of J units.
+# A weight is [G, heads, J, J]: for each gate, a block for each head of J units. An absent one has no columns.
 
 
 def recur(h: Array, weight: Array) -> Array:
     """Return h R_g^T for every gate g: [..., N, H], [G, heads, J, J] -> [G, ..., N, H]."""
+    if not weight.size:
+        return np.zeros((len(weight), *h.shape))
     heads = h.reshape(-1, *weight.shape[1:3]).swapaxes(0, 1)
     products: Array = heads @ weight.swapaxes(-1, -2)
     return products.swapaxes(1, 2).reshape(len(weight), *h.shape)
@@ -381,6 +409,8 @@ def recur(h: Array, weight: Array) -> Array:
 
 def recur_back(delta: Array, weight: Array) -> Array:
     """Return the sum over the gates of delta_g R_g: [G, N, H], [G, heads, J, J] -> [N, H]."""
+    if not weight.size:
+        return np.zeros_like(delta[0])
     heads = delta.reshape(*delta.shape[:2], *weight.shape[1:3]).swapaxes(1, 2)
     total: Array = (heads @ weight).sum(axis=0)
     return total.swapaxes(0, 1).reshape(delta.shape[1:])

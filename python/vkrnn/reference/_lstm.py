@@ -17,6 +17,7 @@ from vkrnn.reference._layout import (
     Layout,
     Resets,
     as_double,
+    as_double_or_none,
     before,
     pack_gradients,
     passed_on,
@@ -123,7 +124,7 @@ def _backward(
 @public
 def lstm(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     *,
     input_weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
@@ -150,8 +151,8 @@ def lstm(
     """
     function = "lstm"
     options = resolve(function, descriptor, LSTMDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
     cell = _Cell.of(options)
     directions = zip(
@@ -180,7 +181,7 @@ def lstm(
 @public
 def lstm_gradients(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     cell_output_fwd: ArrayLike,
@@ -206,8 +207,8 @@ def lstm_gradients(
     """
     function = "lstm_gradients"
     options = resolve(function, descriptor, LSTMDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
     cell = _Cell.of(options, z_state)
     directions = zip(
@@ -234,7 +235,7 @@ def lstm_gradients(
             "recurrent_weight": layout.join_weights(dR, weight),
             "input_weight": projected["input_weight"],
             "bias": projected["bias"],
-            "peephole": None if peephole is None else layout.join_weights(dp, peephole),
+            "peephole": layout.join_weights(dp, peephole),
             "init_state": layout.join_state(dh, init_state),
             "init_cell": layout.join_state(dc, init_cell),
             **layout.reset_gradients(d_resets, reset, reset_state, reset_cell),

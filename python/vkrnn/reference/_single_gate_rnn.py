@@ -17,6 +17,7 @@ from vkrnn.reference._layout import (
     Layout,
     Resets,
     as_double,
+    as_double_or_none,
     before,
     pack_gradients,
     passed_on,
@@ -67,7 +68,7 @@ def _backward(
 @public
 def single_gate_rnn(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     *,
     input_weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
@@ -91,8 +92,8 @@ def single_gate_rnn(
     """
     function = "single_gate_rnn"
     options = resolve(function, descriptor, SingleGateRNNDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, GATES)
     directions = zip(
         layout.project(x, W, bias),
@@ -113,7 +114,7 @@ def single_gate_rnn(
 @public
 def single_gate_rnn_gradients(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     *,
@@ -134,8 +135,8 @@ def single_gate_rnn_gradients(
     """
     function = "single_gate_rnn_gradients"
     options = resolve(function, descriptor, SingleGateRNNDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, GATES)
     directions = zip(
         layout.z_state(z_state),

@@ -16,6 +16,7 @@ from vkrnn.reference._layout import (
     Doubles,
     Layout,
     as_double,
+    as_double_or_none,
     before,
     pack_gradients,
     passed_on,
@@ -133,7 +134,7 @@ def _backward(
 @public
 def slstm(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     *,
     input_weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
@@ -158,8 +159,8 @@ def slstm(
     """
     function = "slstm"
     options = resolve(function, descriptor, SLSTMDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, _GATES)
     cell = _Cell.of(options)
     directions = zip(
@@ -189,7 +190,7 @@ def slstm(
 @public
 def slstm_gradients(
     source: ArrayLike,
-    recurrent_weight: ArrayLike,
+    recurrent_weight: ArrayLike | None,
     source_gradient: ArrayLike | None,
     z_state: ArrayLike,
     cell_output_fwd: ArrayLike,
@@ -217,8 +218,8 @@ def slstm_gradients(
     """
     function = "slstm_gradients"
     options = resolve(function, descriptor, SLSTMDescriptor)
-    x, weight = as_double(source), as_double(recurrent_weight)
-    W = None if input_weight is None else as_double(input_weight)
+    x = as_double(source)
+    weight, W = as_double_or_none(recurrent_weight), as_double_or_none(input_weight)
     layout = Layout.of(function, options, x, weight, W, _GATES)
     cell = _Cell.of(options, z_state)
     directions = zip(

@@ -40,7 +40,7 @@ _PARAGRAPHS = {
 @with_paragraphs(_PARAGRAPHS)
 def single_gate_rnn(
     source: Tensor,
-    recurrent_weight: Tensor,
+    recurrent_weight: Tensor | None,
     *,
     input_weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -70,7 +70,7 @@ def single_gate_rnn(
 @with_paragraphs(_PARAGRAPHS)
 def lstm(
     source: Tensor,
-    recurrent_weight: Tensor,
+    recurrent_weight: Tensor | None,
     *,
     input_weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -115,7 +115,7 @@ def lstm(
 @with_paragraphs(_PARAGRAPHS)
 def gru(
     source: Tensor,
-    recurrent_weight: Tensor,
+    recurrent_weight: Tensor | None,
     *,
     input_weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -148,7 +148,7 @@ def gru(
 @with_paragraphs(_PARAGRAPHS)
 def slstm(
     source: Tensor,
-    recurrent_weight: Tensor,
+    recurrent_weight: Tensor | None,
     *,
     input_weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -215,7 +215,7 @@ def _check(cell: str, arguments: dict[str, Any]) -> None:
     if arguments["lengths"] is not None:
         arguments["lengths"] = torch.as_tensor(arguments["lengths"])
     for name, value in arguments.items():
-        if value is None and name not in ("source", "recurrent_weight"):
+        if value is None and name != "source":
             continue
         if not isinstance(value, Tensor):
             raise TypeError(f"[vkrnn.torch.{cell}] {name}: expected a torch.Tensor, got {type(value).__name__}")

@@ -41,6 +41,7 @@ class _Cell:
     """A cell's row in the core's table, in the order of the operators."""
 
     gradients_name: str
+    gates: int
     descriptor: type[Any]
     arguments: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -50,6 +51,7 @@ class _Cell:
 CELLS = {
     cell.name: _Cell(
         cell.gradients_name,
+        len(cell.gates),
         getattr(descriptors, cell.descriptor_name),
         tuple(name for name, _ in cell.forward),
         tuple(cell.outputs),
@@ -186,18 +188,23 @@ def _compute(*given: Any) -> tuple[Tensor, ...]:
     return tuple(found[name] if name in found else given[0].new_empty(0) for name in form.outputs)
 
 
-def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, (cell, options, training) = _split([source, recurrent_weight, *rest], 3)
+def _compute_shapes(*given: Any) -> tuple[Tensor, ...]:
+    *_, tensors, (cell, options, training) = _split(given, 3)
     how = _with(cell, options, training=training)
-    T, N, _ = source.shape
-    rows, H = recurrent_weight.shape[-2], recurrent_weight.shape[-1] * how.heads
-    D = 2 if how.bidirectional else 1
+    source, weight = given[0], tensors["recurrent_weight"]
+    T, N, channels = source.shape
+    D, gates = 2 if how.bidirectional else 1, CELLS[cell].gates
+    if weight is not None:
+        H = weight.shape[-2] // gates
+    else:
+        W = tensors["input_weight"]
+        H = (channels if W is None else W.shape[0]) // (D * gates)
     has_cells = training or getattr(how, "produce_cell", False)
     there = [has_cells and name in CELLS[cell].outputs for name in FORMS[cell].outputs[1:-1]]
     return (
         source.new_empty(T, N, D * H),
         *(source.new_empty(T, N, D * H) if is_there else source.new_empty(0) for is_there in there),
-        source.new_empty(T, N, D * rows) if training else source.new_empty(0),
+        source.new_empty(T, N, D * gates * H) if training else source.new_empty(0),
     )
 
 
@@ -234,7 +241,7 @@ def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
 
 
 def _register(form: Form) -> None:
-    tensors = "Tensor source, Tensor recurrent_weight, " + ", ".join(f"Tensor? {name}" for name in form.arguments[2:])
+    tensors = "Tensor source, " + ", ".join(f"Tensor? {name}" for name in form.arguments[1:])
     resets = "".join(f", Tensor? {name}=None" for name in form.resets)
     results = ", ".join(["Tensor"] * len(form.outputs))
     form.operation = register(

@@ -237,7 +237,7 @@ INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
         if (loads_weights) advance_inputs(turn, k - int(turns));
         form_cell(p, place, turn, 0, k);
         UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(p, place, turn, cell, k);
-        barrier();
+        wait_for_operand();
         if (k >= 0) {
             store_cell(p, place, 0, k);
             UNROLL for (uint cell = 1; cell < cells; ++cell) store_cell(p, place, cell, k);
@@ -256,7 +256,7 @@ void main() {
     set_steps(p, place);
     start_cell(p, place, 0, first, from_later);
     UNROLL for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first, from_later);
-    barrier();
+    wait_for_operand();
 
     for (int k = first; k > end; k -= int(turns)) {
         make_step(p, place, 0, k, end);

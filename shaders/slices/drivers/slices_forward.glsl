@@ -123,7 +123,7 @@ INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
         if (loads_weights) advance_inputs(turn, k + int(turns));
         form_cell(place, turn, 0, k);
         UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, turn, cell, k);
-        barrier();
+        wait_for_operand();
         store_cell(p, place, 0, k);
         UNROLL for (uint cell = 1; cell < cells; ++cell) store_cell(p, place, cell, k);
         // The states of the dispatch's last step are not reset, because the next dispatch does it.
@@ -142,7 +142,7 @@ void main() {
     set_steps(p, place);
     start_cell(p, place, 0, first);
     UNROLL for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first);
-    barrier();
+    wait_for_operand();
 
     for (int k = first; k < end; k += int(turns)) {
         make_step(p, place, 0, k, end);

@@ -209,7 +209,9 @@ public:
     void run() {
         this->run_groups(shape(work_), [&] { run_group(); });
     }
-    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, 1, kGates * work.head_units); }
+    static LoopShape shape(const LoopWork& work) {
+        return Base::shape_of(work, 1, work.recurs != 0 ? kGates * work.head_units : 0);
+    }
     static LoopShape timed_shape(const LoopWork& work) { return shape(work); }
 
 private:
@@ -258,7 +260,7 @@ private:
     template <int Phase>
     void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
         const std::int64_t live = this->live_rows(std::max<std::int64_t>(k, 0));
-        const std::int64_t handing_down = multiplies ? this->live_rows(of) : 0;
+        const std::int64_t handing_down = multiplies && this->recurs_ ? this->live_rows(of) : 0;
         const std::int64_t chunks = (live + kChunkRows - 1) / kChunkRows, height = (live + chunks - 1) / chunks;
         const std::int64_t panel = kGates * units_ * L, depth = (end - first) * work_.head_units;
         const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)},

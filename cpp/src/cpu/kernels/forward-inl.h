@@ -30,16 +30,19 @@ public:
         this->run_groups(shape(work_), [&] { run_group(); });
     }
     static LoopShape shape(const LoopWork& work) {
-        return Base::shape_of(work, kGates, work.head_units + work.features);
+        return Base::shape_of(work, kGates, depth(work) + work.features);
     }
     // The shape by which the loop's time is estimated. x W^T of several steps takes about a quarter of the time that it
     // takes step by step.
     static LoopShape timed_shape(const LoopWork& work) {
         const std::int64_t features = work.params.N < kManyRows ? work.features / 4 : work.features;
-        return Base::shape_of(work, kGates, work.head_units + features);
+        return Base::shape_of(work, kGates, depth(work) + features);
     }
 
 private:
+    // Returns the depth of the recurrent product.
+    static std::int64_t depth(const LoopWork& work) { return work.recurs != 0 ? work.head_units : 0; }
+
     void run_group() {
         projected_ = {0, 0};
         const Range steps = this->piece_steps();
@@ -152,15 +155,15 @@ private:
     template <int First, int End, int Phase>
     void phase(std::int64_t k) {
         constexpr std::int64_t kCount = End - First;
-        const bool multiplies = k > 0 || work_.has_initial != 0, ahead = projects_ahead(k);
+        const bool multiplies = this->recurs_ && (k > 0 || work_.has_initial != 0), ahead = projects_ahead(k);
         if (multiplies && (has_mask_ || has_reset_) && Phase != 2) prepare_operand(k);
         const std::int64_t live = this->live_rows(k), chunks = (live + kChunkRows - 1) / kChunkRows;
         const std::int64_t height = (live + chunks - 1) / chunks;
         const bool apart = C::kHasCandidate && Phase == 0 && scales_product_;
         const std::int64_t of_vector = height * (kCount + (apart ? 1 : 0)) * L;
-        const std::int64_t depth = work_.head_units + (ahead ? 0 : work_.features);
+        const std::int64_t weights = std::max<std::int64_t>(1, depth(work_) + (ahead ? 0 : work_.features));
         const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)},
-                              kCount * depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
+                              kCount * weights * L * std::int64_t{sizeof(T)}, k % 2 != 0);
         T* const memory =
             static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(of_vector * stripes.widest())));
         const T* operands[kChunkRows];

@@ -1,7 +1,8 @@
 // The common part of a cell's time loops. Included once for each instruction set.
 //
 // Threads form teams. A team runs all steps for one group after another: some batch rows of one block of units (see
-// LoopWork). Its members share the units, and wait at a barrier in every step (see split.h).
+// LoopWork). Its members share the units, and wait at a barrier in every step (see split.h), unless there are no
+// recurrent products.
 #if defined(VKRNN_CPU_LOOP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_LOOP_INL_H
 #undef VKRNN_CPU_LOOP_INL_H
@@ -102,6 +103,7 @@ public:
           gradient_clip_(cell_.number(abi::kGradientClip)),
           scales_product_(constants[abi::kScalesProduct] != 0),
           two_phases_(work.two_phases != 0),
+          recurs_(work.recurs != 0),
           keeps_reset_up_(constants[abi::kKeepsResetUp] != 0),
           keep_(constants[abi::kKeep]),
           live_{pointer<const std::int64_t>(work.live), steps_, batch_} {
@@ -118,7 +120,7 @@ protected:
                 depth,
                 L,
                 sizeof(T),
-                work.two_phases != 0 ? 2 : 1};
+                work.recurs == 0 ? 0 : work.two_phases != 0 ? 2 : 1};
     }
 
     // Selects a block of units. Blocks are numbered direction by direction.
@@ -269,9 +271,9 @@ protected:
         }
     }
 
-    // Waits at the team's barrier. Returns false if this member must stop.
+    // Waits at the team's barrier, if members need each other's units. Returns false if this member must stop.
     bool wait_at_barrier() {
-        if (members_ == 1) return !member_.stopped();
+        if (members_ == 1 || !recurs_) return !member_.stopped();
         members_ = member_.barrier(barrier_, own_, members_, true);
         mine_ = part_of(vectors_, own_, std::max(members_, 1U));
         return members_ > own_;
@@ -379,7 +381,7 @@ protected:
     const std::int64_t units_, vectors_;  // of a block
     const bool has_mask_, has_reset_, has_lengths_, has_upstream_cell_, has_gradient_clip_;
     const T gradient_clip_;
-    const bool scales_product_, two_phases_, keeps_reset_up_;
+    const bool scales_product_, two_phases_, recurs_, keeps_reset_up_;
     const abi::uint keep_;  // see abi::kKeep
     const LiveRows live_;
     std::int64_t slot_[kGates];

@@ -160,7 +160,7 @@ Address CpuRunner::in_step_order(const StreamPart& part, const Layer& layer, Add
 
 void CpuRunner::prepare_row_step(const StreamPart& part, Layer& layer) {
     const bool heads = part.spec.heads() > 1 || part.spec.input_heads() > 1;
-    if (part.spec.N != 1 || part.spec.two_phases() || heads) return;
+    if (part.spec.N != 1 || part.spec.two_phases() || heads || !part.spec.recurs()) return;
     const LoopWork& loop = layer.loop_work;
     const abi::StepParams& params = loop.params;
     layer.step_work = {.source = 0,

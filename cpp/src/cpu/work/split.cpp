@@ -44,7 +44,7 @@ double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     const double compute = adds * kMultiplyAdd * slowness(rows, vectors) * (vector_bytes > 32 ? kLongVector : 1.0);
     const double load = weights * (weights > near_bytes() ? kByteFar : kByteNear);
     double step = std::max(compute, load) + static_cast<double>(rows * vectors) * kCell + kStep;
-    if (split.unit_parts > 1) {
+    if (split.unit_parts > 1 && shape.barriers > 0) {
         const auto exchanged = static_cast<double>(rows * (shape.vectors - vectors) * vector_bytes);
         const double barrier = contended ? kContendedBarrier : kBarrier + kBarrierPerMember * split.unit_parts;
         step += static_cast<double>(shape.barriers) * barrier + exchanged * kByteExchanged;

@@ -13,6 +13,7 @@ constexpr std::uint32_t kRecomputeGroup = 128;  // invocations of a workgroup; e
 
 void ShaderLoop::recompute(PlanBuilder& builder, const Inputs& /*inputs*/, const StepBlock& views) const {
     const Spec& spec = builder.spec();
+    if (!recomputes(spec)) return;
     Constants constants = cell_constants(spec, {0, weighed_cells(spec)});
     constants.set(abi::kLocalSize, "workgroup", kRecomputeGroup).stored(views.stored(), spec.dtype);
     builder.dispatch("recompute", builder.cell_kernel("recompute", std::move(constants)),

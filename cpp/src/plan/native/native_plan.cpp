@@ -102,9 +102,11 @@ cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b
 }
 
 // Returns how many heads a block of units has. Heads of few vectors share a block, because cells compute two vectors at
-// a time.
+// a time. Without recurrent products, all units are a block, because threads share its units without waiting for each
+// other.
 std::int64_t heads_of_block(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
+    if (!spec.recurs()) return spec.heads();
     const std::int64_t lanes = lanes_of(builder);
     if (spec.head_units() >= 2 * lanes) return 1;
     std::int64_t heads = 1;
@@ -120,6 +122,7 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& cel
     work.has_initial =
         spec.gradients ? spec.passes_to_initial() : spec.has(Argument::init_state) || spec.has(Argument::reset_state);
     work.two_phases = spec.two_phases();
+    work.recurs = spec.recurs();
     work.directions = static_cast<std::uint32_t>(spec.D());
     if (work.blocks == 0) {
         work.blocks = 1;
@@ -146,8 +149,8 @@ void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
     // A single step of few rows reads each weight about once, so writing panels would not pay off.
-    const bool optional =
-        spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype) && spec.heads() == 1 && spec.input_heads() == 1;
+    const bool has_heads = (spec.recurs() && spec.heads() > 1) || spec.input_heads() > 1;
+    const bool optional = spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype) && !has_heads;
     cpu::LoopWork work{};
     work.block_units = heads_of_block(builder) * spec.head_units();
     work.blocks = H / work.block_units;
@@ -167,10 +170,12 @@ void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
     const auto direction = [&](std::int64_t depth) {
         return cpu::panel_elements(work.block_units, depth, work.blocks * G, lanes);
     };
-    const std::int64_t depth = spec.head_units();
-    views.weights(pack_blocks(Argument::recurrent_weight, depth), 1, direction(depth), depth);
-    for (std::int64_t d = 0; d < D; ++d)
-        work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * depth);
+    if (spec.recurs()) {
+        const std::int64_t depth = spec.head_units();
+        views.weights(pack_blocks(Argument::recurrent_weight, depth), 1, direction(depth), depth);
+        for (std::int64_t d = 0; d < D; ++d)
+            work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * depth);
+    }
     if (spec.has(Argument::input_weight)) {
         work.features = spec.head_features();
         const std::size_t panels = pack_blocks(Argument::input_weight, work.features);
@@ -185,12 +190,10 @@ void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
     loop(builder, "time loop", "forward", views, keeps_training_state(spec), spec.piece_steps != 0, work);
 }
 
-void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
+// Packs the recurrent weight as the backward loop reads it.
+void pack_transposed(PlanBuilder& builder, const Inputs& inputs, const cpu::LoopWork& work, StepBlock& views) {
     const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H, G = spec.G(), D = spec.D(), depth = spec.head_units();
-    cpu::LoopWork work{};
-    work.block_units = heads_of_block(builder) * depth;
-    work.blocks = H / work.block_units;
+    const std::int64_t H = spec.H, G = spec.G(), depth = spec.head_units();
     Panels panels{.n = H, .k = G * H, .batches = 1, .in_n = 1, .in_k = H, .in_batch = 0};
     if (spec.heads() > 1)
         panels = {.n = work.block_units,
@@ -203,11 +206,19 @@ void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
                   .in_block = work.block_units * depth,
                   .head_units = depth,
                   .in_head = depth * depth};
-    panels.directions = D;
+    panels.directions = spec.D();
     panels.in_direction = G * H * depth;
     const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], panels);
     views.weights(weights, 1,
                   cpu::panel_elements(panels.n, panels.k, panels.batches * panels.blocks, lanes_of(builder)), G * H);
+}
+
+void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
+    const Spec& spec = builder.spec();
+    cpu::LoopWork work{};
+    work.block_units = heads_of_block(builder) * spec.head_units();
+    work.blocks = spec.H / work.block_units;
+    if (spec.recurs()) pack_transposed(builder, inputs, work, views);
     loop(builder, "time loop back", "backward", views, 0, spec.piece_steps != 0, work);
 }
 
@@ -358,7 +369,8 @@ std::optional<CostEstimate> NativeLoop::estimate(const Spec& spec, const Profile
 
 void NativeLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
     order_rows(builder, inputs);
-    loop(builder, "recompute", "recompute", views, weighed_cells(builder.spec()), false);
+    const Spec& spec = builder.spec();
+    if (recomputes(spec)) loop(builder, "recompute", "recompute", views, weighed_cells(spec), false);
 }
 
 void NativeLoop::reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const {

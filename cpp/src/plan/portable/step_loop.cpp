@@ -113,6 +113,7 @@ std::optional<CostEstimate> StepLoop::estimate(const Spec& spec, const Profile& 
 void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
     ShaderLoop::recompute(builder, inputs, views);
     const Spec& spec = builder.spec();
+    if (!spec.recurs()) return;
     const std::int64_t rows = spec.G() * spec.H;
     const std::size_t weight = inputs[Argument::recurrent_weight];
     const std::size_t out = builder.scratch_like(weight, "transposed weight", spec.D() * rows * spec.head_units());
@@ -134,11 +135,12 @@ void StepLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) 
     const std::int64_t H = spec.H, G = spec.G(), units = spec.head_units();
     add_loop_of_phases(builder, [&](const Phase& phase) {
         StepBlock of_phase = views;
-        if (spec.gradients) {
-            of_phase.skip_slots(abi::kRecurrentDelta, phase.first);
+        // Without weights, the depth of the products is 0.
+        if (spec.gradients) of_phase.skip_slots(abi::kRecurrentDelta, phase.first);
+        if (spec.recurs() && spec.gradients) {
             of_phase.weights(builder.notes<TransposedWeight>().buffer, units, G * H, phase.count * units,
                              phase.first * H);
-        } else {
+        } else if (spec.recurs()) {
             of_phase.weights(inputs[Argument::recurrent_weight], G * H, units, units);
         }
         return step_dispatch(builder, phase.label, loop_kernel(builder, phase, of_phase), step_groups(builder),

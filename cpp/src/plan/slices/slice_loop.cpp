@@ -51,11 +51,12 @@ struct Layout {
           depth((spec.gradients ? spec.G() : 1) * spec.head_units()),
           head_units(spec.head_units()),
           parts(ceil_div(spec.heads(), shape.heads)) {
-        runs = ceil_div(ceil_div(depth, 4), shape.lanes);
+        runs = spec.recurs() ? ceil_div(ceil_div(depth, 4), shape.lanes) : 0;
         invocations =
             ceil_div(ceil_div(units(), shape.units) * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
         register_vec4s = std::min<std::int64_t>(shape.register_vec4s, vec4s());
-        shared_bytes = std::int64_t{2} * shape.heads * shape.rows * runs * shape.lanes * kVec4Bytes;
+        shared_bytes =
+            std::max<std::int64_t>(std::int64_t{2} * shape.heads * shape.rows * runs * shape.lanes, 1) * kVec4Bytes;
         const std::int64_t room = profile.max_shared_memory - shared_bytes - kVec4Bytes;
         shared_vec4s = std::clamp<std::int64_t>(room / (invocations * kVec4Bytes), 0, vec4s() - register_vec4s);
         shared_bytes += std::max<std::int64_t>(shared_vec4s * invocations, 1) * kVec4Bytes;
@@ -195,14 +196,14 @@ DeltaReads SliceLoop::delta_reads(const PlanBuilder& builder) const {
     return is_one_dispatch ? DeltaReads::none : DeltaReads::by_gate;
 }
 
-// Packs the weights, then adds the dispatches of all steps.
-void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+namespace {
+
+// Adds the step that packs the weights, and returns their buffer.
+std::size_t pack_weights(PlanBuilder& builder, std::size_t weight, const Layout& layout, const std::string& label) {
     const Spec& spec = builder.spec();
-    const std::string label = spec.gradients ? "steps back" : "steps";
-    const Layout layout = layout_of(builder);
     const std::size_t out = builder.scratch("slice weights", spec.D() * layout.parts * layout.weights());
     abi::SlicePackPush pack{};
-    pack.in_ = builder.at(inputs[Argument::recurrent_weight], 0);
+    pack.in_ = builder.at(weight, 0);
     pack.out_ = builder.at(out, 0);
     const std::int64_t units = spec.head_units();
     pack.in_direction = spec.G() * spec.H * units;
@@ -222,11 +223,20 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     pack.products = u32(layout.products);
     pack.gate_order = gate_order(spec, 0, layout.products);
     Constants packing;
-    packing.stored(builder.stored({inputs[Argument::recurrent_weight]}), spec.dtype);
+    packing.stored(builder.stored({weight}), spec.dtype);
     builder.dispatch(label + ": pack", builder.kernel("slice_pack", std::move(packing)),
                      builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D() * layout.parts),
                      make_block(pack), true);
+    return out;
+}
 
+}  // namespace
+
+// Packs the weights, then adds the dispatches of all steps.
+void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+    const Spec& spec = builder.spec();
+    const std::string label = spec.gradients ? "steps back" : "steps";
+    const Layout layout = layout_of(builder);
     Constants constants = cell_constants(spec, {0, keeps_training_state(spec), layout.shape.heads});
     constants.set(abi::kLocalSize, "workgroup", u32(layout.invocations))
         .set(abi::kSliceInvocations, {}, u32(layout.invocations))
@@ -240,7 +250,10 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
         .flag(abi::kToInitial, "to_initial", spec.passes_to_initial());
 
     views.divide(layout.shape.heads);
-    views.weights(out, 1, layout.weights(), layout.depth);
+    if (spec.recurs()) {
+        const std::size_t weights = pack_weights(builder, inputs[Argument::recurrent_weight], layout, label);
+        views.weights(weights, 1, layout.weights(), layout.depth);
+    }
     constants.stored(views.stored(), spec.dtype);
     const std::int64_t steps = steps_in_dispatch(spec, steps_of(layout, builder.profile()));
     const std::size_t kernel =
