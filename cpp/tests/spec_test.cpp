@@ -226,8 +226,10 @@ TEST(SpecErrors, Arguments) {
     EXPECT_EQ(message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
               "[lstm] secondary_bias: unknown argument; lstm takes source, recurrent_weight, input_weight, bias, "
               "init_state, init_cell, mask, peephole, lengths, reset, reset_state, reset_cell");
+    EXPECT_EQ(message<ValueError>(kLstm, false, {{recurrent_weight, tensor({16, 4})}}),
+              "[lstm] source: expected an array, got none");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),
-              "[lstm] recurrent_weight: expected an array, got none");
+              "[lstm] source: expected shape [T, N, 4H], got [5, 3, 7] (7 is no multiple of the 4 gates)");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),
               "[lstm_gradients] z_state: expected an array, got none");
 }

@@ -38,6 +38,7 @@ inline Spec small_call() {
     Spec spec;
     spec.descriptor = default_descriptor(CellKind::lstm);
     spec.T = spec.N = spec.I = spec.H = 4;
+    spec.present = 1U << static_cast<unsigned>(Argument::recurrent_weight);
     return spec;
 }
 
