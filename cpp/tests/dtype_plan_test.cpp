@@ -174,9 +174,10 @@ std::vector<Spec> everything_for(const std::string& schedule) {
         if (spec.cell().kind == CellKind::single_gate_rnn) spec.descriptor.activations[0] = Activation::tanh;
         if (schedule == "slices" || schedule == "persistent" || schedule == "split")
             spec.descriptor.set(Flag::reset_after, spec.cell().kind == CellKind::gru);
-        if (spec.cell().bounds_need_zero_cells)
-            for (const StateTensors& state : spec.cell_tensors())
-                spec.present &= ~(1u << static_cast<unsigned>(state.initial));
+        if (!spec.cell().bounds_need_zero_cells) continue;
+        spec.present &= ~(1u << static_cast<unsigned>(Argument::reset_cell));
+        for (const StateTensors& state : spec.cell_tensors())
+            spec.present &= ~(1u << static_cast<unsigned>(state.initial));
     }
     return specs;
 }

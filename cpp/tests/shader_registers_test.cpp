@@ -69,7 +69,7 @@ std::vector<Spec> specs_of(const Cell& cell) {
                     spec.T = size.T;
                     spec.N = size.N;
                     spec.I = spec.H = size.H;
-                    spec.present = bit(Argument::input_weight);
+                    spec.present = bit(Argument::input_weight) | bit(Argument::recurrent_weight);
                     for (const bool gradients : {false, true}) {
                         spec.gradients = gradients;
                         for (const Parameter& parameter : gradients ? cell.gradients : cell.forward)

@@ -339,6 +339,9 @@ def slstm_gradients(
     init_stabilizer: Tensor[A] | None = None,
     mask: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
+    reset_cell: Tensor[A] | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -374,6 +377,9 @@ def slstm_gradients(
     {init_stabilizer}
     {mask}
     {lengths}
+    {reset}
+    {reset_state}
+    {reset_cell}
     {descriptor}
     {name}
     {device}
@@ -383,8 +389,9 @@ def slstm_gradients(
     -------
     SLSTMGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``init_cell``,
-        ``init_normalizer``, ``init_stabilizer``: the gradient with respect to the argument of that name, in its shape.
-        Gradients of arguments that were not given are left out.
+        ``init_normalizer``, ``init_stabilizer``, ``reset``, ``reset_state``, ``reset_cell``: the gradient with respect
+        to the argument of that name, in its shape. Gradients of arguments that were not given, and of a `reset` of
+        bool, are left out.
 
     {raises}
 
@@ -426,5 +433,6 @@ def slstm_gradients(
     kept = z_state, cell_output_fwd, normalizer_output_fwd, stabilizer_output_fwd
     upstream = state_gradient, cell_gradient, normalizer_gradient, stabilizer_gradient
     states = init_state, init_cell, init_normalizer, init_stabilizer
-    arrays = source, recurrent_weight, source_gradient, *kept, *upstream, input_weight, bias, *states, mask, lengths
+    rest = input_weight, bias, *states, mask, lengths, reset, reset_state, reset_cell
+    arrays = source, recurrent_weight, source_gradient, *kept, *upstream, *rest
     return call(SLSTMGradients, "slstm_gradients", arrays, descriptor, name, device, out)

@@ -274,6 +274,9 @@ def slstm(
     init_stabilizer: Tensor[A] | None = None,
     mask: Tensor[A] | None = None,
     lengths: Integers | None = None,
+    reset: Tensor[A] | None = None,
+    reset_state: Tensor[A] | None = None,
+    reset_cell: Tensor[A] | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -295,6 +298,9 @@ def slstm(
     {init_stabilizer}
     {mask}
     {lengths}
+    {reset}
+    {reset_state}
+    {reset_cell}
     {descriptor}
     {name}
     {device}
@@ -332,6 +338,9 @@ def slstm(
     package ``xlstm`` computes them. The stabilizer m does not change h: it keeps i and f from overflowing. With
     ``clip``, a~ is clamped to [-clip, clip].
 
+    With `reset`, h[t-1] and c[t-1] in these equations are the states after the reset, and n[t-1] is r[t] n[t-1]. m[t-1]
+    stays as it is, but becomes 0 where r[t] is 0.
+
     Examples
     --------
     >>> import numpy as np, vkrnn
@@ -339,6 +348,6 @@ def slstm(
     >>> slstm(source, weight).output[:, 0, 0].round(5)
     array([0.55677, 0.55677, 0.55677, 0.55677, 0.55677], dtype=float32)
     """
-    states = init_state, init_cell, init_normalizer, init_stabilizer
-    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths
+    states, resets = (init_state, init_cell, init_normalizer, init_stabilizer), (reset, reset_state, reset_cell)
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths, *resets
     return call(SLSTMOutputs, "slstm", arrays, descriptor, name, device, out)

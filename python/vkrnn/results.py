@@ -283,24 +283,21 @@ class LSTMGradients(Gradients[A]):
     reset_cell: A
 
 
-class SLSTMGradients(Results[A]):
+class SLSTMGradients(Gradients[A]):
     """Results of `slstm_gradients`.
 
     Attributes
     ----------
-    source, recurrent_weight : array
-    input_weight, bias, init_state, init_cell, init_normalizer, init_stabilizer : array
+    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state : array
+        As in `Gradients`.
+    init_cell, init_normalizer, init_stabilizer, reset_cell : array
         Present if the argument was given.
     """
 
-    source: A
-    recurrent_weight: A
-    input_weight: A
-    bias: A
-    init_state: A
     init_cell: A
     init_normalizer: A
     init_stabilizer: A
+    reset_cell: A
 
 
 class GRUGradients(Gradients[A]):

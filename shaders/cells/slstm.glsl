@@ -9,6 +9,7 @@
 #define CELL_GATES 4
 #define CELL_STATES 4
 #define CELL_VECTORS 0
+#define CELL_STABILIZER 3
 
 CELL_OPTION(0, exponential_forget)
 

@@ -62,8 +62,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     inputs.upstream[0] = fetch_view(p, kUpstream, d, here, n, 0, j);
     inputs.later_factor = fetch_reset(p, kReset, d, min(k + 1, int(params_of(p).T) - 1), n, 0, j);
     inputs.factor = fetch_reset(p, kReset, d, here, n, 0, j);
-    inputs.start[0] = fetch_reset(p, kResetState, d, here, n, 0, j);
-    for (uint s = 1; s < CELL_STATES; ++s) inputs.start[s] = fetch_reset(p, kResetCell, d, here, n, s - 1, j);
+    for (uint s = 0; s < RESET_STARTS; ++s) inputs.start[s] = fetch_start(p, d, here, n, s, j);
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = LEARNED_VECTOR(p, e, i);
 #ifdef CELL_KEEPS_HIDDEN
     inputs.before[0] = fetch_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
@@ -118,7 +117,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     made.passed_reset = !inputs.last && resets(p, e.direction, e.k + 1);
     for (uint s = 0; s < CELL_STATES; ++s) {
         made.reset_up[s] = up[s];
-        if (made.passed_reset) up[s] = part(value_of(kReset, inputs.later_factor), up[s]);
+        if (made.passed_reset) up[s] = part(factor_of(s, value_of(kReset, inputs.later_factor)), up[s]);
         if (s == 0 && !inputs.last) up[0] = passed_on(up[0]);
         made.carry[s] = up[s];   // all that step -1 computes
     }
@@ -130,7 +129,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     for (uint g = 0; g < CELL_GATES; ++g) v[g] = g < CELL_VECTORS ? value_of(kVectors, inputs.v[g]) : 0.0f;
 #ifdef CELL_KEEPS_HIDDEN
     before[0] = previous_of(kHidden, kInitHidden, here, inputs.before[0]);
-    before[0] = reset_of(p, e.direction, here, inputs.factor, before[0], kResetState, inputs.start[0]);
+    before[0] = reset_of(p, e.direction, here, inputs.factor, 0, before[0], inputs.start[0]);
 #endif
 #ifdef CELL_SCALE
     if (scales_product != 0) q = value_of(kProduct, inputs.q);
@@ -138,7 +137,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     for (uint s = 1; s < CELL_STATES; ++s) {
         if (has_upstream_cell != 0) up[s] += value_of(kUpstreamCell, inputs.upstream[s]);
         before[s] = previous_of(kCell, kInitCell, here, inputs.before[s]);
-        before[s] = reset_of(p, e.direction, here, inputs.factor, before[s], kResetCell, inputs.start[s]);
+        before[s] = reset_of(p, e.direction, here, inputs.factor, s, before[s], inputs.start[s]);
         after[s] = value_of(kCell, inputs.after[s]);
     }
     cell_backward(kept, v, before, after, q, up, made.dx, made.dr, made.carry);

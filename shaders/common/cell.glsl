@@ -14,6 +14,8 @@
 //   CELL_VECTORS        number of learned vectors of H elements besides the weights and biases
 //   CELL_KEEPS_HIDDEN   defined if cell_forward or cell_backward reads before[0], which is h[k-1]; all other cells
 //                       define cell_hidden, which recomputes h from the training state
+//   CELL_STABILIZER     defined if a state is an exponent, of which the others are multiples. Resets scale those alone;
+//                       they clear it where their factor is 0, so that nothing of the past is left
 //   CELL_SCALE          defined if the last gate is a candidate: the gate that scales the operand of the candidate's
 //                       product. A step then has two phases, for which the cell defines cell_forward_first,
 //                       cell_forward_second and cell_backward_second. If scales_product is 1, the gate scales the

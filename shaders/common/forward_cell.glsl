@@ -53,12 +53,10 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     int masked_step = phase == 1 ? e.k : next_step(p, e);
     inputs.mask = fetch_mask(p, e.direction, masked_step, e.n, e.j);
     inputs.factor = fetch_reset(p, kReset, e.direction, e.k, e.n, 0, e.j);
-    inputs.start[0] = fetch_reset(p, kResetState, e.direction, e.k, e.n, 0, e.j);
-    for (uint s = 1; s < CELL_STATES; ++s)
-        inputs.start[s] = fetch_reset(p, kResetCell, e.direction, e.k, e.n, s - 1, e.j);
+    for (uint s = 0; s < RESET_STARTS; ++s) inputs.start[s] = fetch_start(p, e.direction, e.k, e.n, s, e.j);
     int next = next_step(p, e);
     inputs.next_factor = fetch_reset(p, kReset, e.direction, next, e.n, 0, e.j);
-    inputs.next_start = fetch_reset(p, kResetState, e.direction, next, e.n, 0, e.j);
+    inputs.next_start = fetch_start(p, e.direction, next, e.n, 0, e.j);
     return inputs;
 }
 
@@ -91,8 +89,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
     for (uint s = 1; s < CELL_STATES; ++s)
         before[s] = carried_of(kCell, kCarryCell, kInitCell, e.k, inputs.before[s]);
     for (uint s = 0; s < CELL_STATES; ++s)
-        before[s] = reset_of(p, e.direction, e.k, inputs.factor, before[s], s > 0 ? kResetCell : kResetState,
-                             inputs.start[s]);
+        before[s] = reset_of(p, e.direction, e.k, inputs.factor, s, before[s], inputs.start[s]);
 #ifdef CELL_SCALE
     if (phase == 1)
         cell_forward_first(x, r, made.kept);
@@ -101,7 +98,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
     else
 #endif
         cell_forward(x, r, v, before, made.after, made.kept);
-    made.operand = reset_of(p, e.direction, next_step(p, e), inputs.next_factor, made.after[0], kResetState,
+    made.operand = reset_of(p, e.direction, next_step(p, e), inputs.next_factor, 0, made.after[0],
                             inputs.next_start) * mask;
 #ifdef CELL_SCALE
     if (phase == 1) made.operand = before[0] * mask * made.kept[CELL_SCALE];

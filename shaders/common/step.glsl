@@ -163,17 +163,31 @@ INLINE Loaded fetch_previous(Params p, uint sequence, uint init, uint direction,
 // Returns a * x, but 0 where a is 0, whatever x is.
 INLINE Real part(Real a, Real x) { return a == 0.0f ? 0.0f : a * x; }
 #define blended(factor, state, start) (part(factor, state) + part(1.0f - (factor), start))
-// Return a state after the reset of a step, from what has been fetched or from memory.
-#define reset_of(p, direction, step, factor, state, view, start) \
-    (resets(p, direction, step) ? blended(value_of(kReset, factor), state, value_of(view, start)) : (state))
-#define load_reset(p, direction, step, n, slot, j, state, view)                                   \
-    reset_of(p, direction, step, fetch_reset(p, kReset, direction, step, n, 0, j), state, view, \
-             fetch_reset(p, view, direction, step, n, slot, j))
+#ifndef CELL_STATES
+#define CELL_STATES 1   // a kernel without a cell
+#endif
+// h and the first cell state have starts of their own. The other states start from 0.
+#define RESET_STARTS (CELL_STATES > 1 ? 2 : 1)
+#define start_view(s) ((s) > 0 ? kResetCell : kResetState)
+// Return the factor of state s, and what it starts from.
+#ifdef CELL_STABILIZER
+#define factor_of(s, factor) ((s) == CELL_STABILIZER && (factor) != 0.0f ? Real(1.0f) : Real(factor))
+#else
+#define factor_of(s, factor) (factor)
+#endif
+#define start_of(s, start) ((s) < RESET_STARTS ? value_of(start_view(s), start) : Real(0.0f))
+// Return state s after the reset of a step, from what has been fetched or from memory.
+#define reset_of(p, direction, step, factor, s, state, start) \
+    (resets(p, direction, step) ? blended(factor_of(s, value_of(kReset, factor)), state, start_of(s, start)) : (state))
+#define fetch_start(p, direction, step, n, s, j) fetch_reset(p, start_view(s), direction, step, n, 0, j)
+#define load_reset(p, direction, step, n, s, j, state)                                              \
+    reset_of(p, direction, step, fetch_reset(p, kReset, direction, step, n, 0, j), s, state, \
+             (s) < RESET_STARTS ? fetch_start(p, direction, step, n, s, j) : Loaded(0))
 
 // Returns unit j of the operand of step 0's product.
 INLINE Real first_operand(Params p, uint direction, uint n, uint j) {
     Real state = load_view(p, kInitHidden, direction, 0, n, 0, j);
-    return load_reset(p, direction, 0, n, 0, j, state, kResetState) * load_mask(p, direction, 0, n, j);
+    return load_reset(p, direction, 0, n, 0, j, state) * load_mask(p, direction, 0, n, j);
 }
 
 // A forward step stores its states among the results. If these are in a 16-bit type, the exact states are carried to

@@ -61,7 +61,7 @@ INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uin
     if (operand.is_state && (has_mask != 0 || has_reset != 0))
         UNROLL for (uint i = 0; i < 4; ++i) {
             uint j = among_heads(p, head, min(k + i, params_of(p).depth - 1));
-            run[i] = load_reset(p, direction, operand.into, n, 0, j, run[i], kResetState) *
+            run[i] = load_reset(p, direction, operand.into, n, 0, j, run[i]) *
                      load_mask(p, direction, operand.into, n, j);
         }
     return run;

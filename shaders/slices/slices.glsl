@@ -103,7 +103,6 @@ INLINE Address state_at(Address at, uint state, uint bytes) { return at + Addres
 Loaded factor_ahead[turns][cells], start_ahead[turns][cells][CELL_STATES];
 Address factor_at[cells], start_at[cells], start_cell_at[cells];
 int factor_step, start_step, start_cell_step;
-uint start_cell_slot;
 int lag;   // of the rows of resets behind the steps
 Real factor[cells], start[cells][CELL_STATES];
 
@@ -112,7 +111,6 @@ INLINE void set_reset_steps(Params p, uint direction) {
     factor_step = has_reset != 0 ? step_bytes(p, kReset, direction) : 0;
     start_step = has_reset != 0 ? step_bytes(p, kResetState, direction) : 0;
     start_cell_step = has_reset != 0 && CELL_STATES > 1 ? step_bytes(p, kResetCell, direction) : 0;
-    start_cell_slot = has_reset != 0 && CELL_STATES > 1 ? slot_bytes(p, kResetCell) : 0;
 }
 
 INLINE void start_resets(Params p, const uint cell, Element e, int step, int end) {
@@ -127,15 +125,15 @@ INLINE void read_reset_ahead(const uint turn, const uint cell, const int sign, b
     move(factor_at[cell], sign * factor_step, moves);
     start_ahead[turn][cell][0] = fetch_tensor(kResetState, start_at[cell], 0);
     move(start_at[cell], sign * start_step, moves);
-    UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-        start_ahead[turn][cell][s] = fetch_tensor(kResetCell, state_at(start_cell_at[cell], s, start_cell_slot), 0);
+    UNROLL for (uint s = 1; s < RESET_STARTS; ++s)
+        start_ahead[turn][cell][s] = fetch_tensor(kResetCell, start_cell_at[cell], 0);
     if (CELL_STATES > 1) move(start_cell_at[cell], sign * start_cell_step, moves);
 }
 
 INLINE void take_reset(const uint turn, const uint cell) {
     factor[cell] = has_reset != 0 ? value_of(kReset, factor_ahead[turn][cell]) : 1.0f;
     UNROLL for (uint s = 0; s < CELL_STATES; ++s)
-        start[cell][s] = has_reset != 0 ? value_of(s > 0 ? kResetCell : kResetState, start_ahead[turn][cell][s]) : 0.0f;
+        start[cell][s] = has_reset != 0 ? start_of(s, start_ahead[turn][cell][s]) : 0.0f;
 }
 
 // Returns the address of an invocation's first weights. Its others are at constant offsets from there.

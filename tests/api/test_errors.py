@@ -61,9 +61,9 @@ TYPES = [
     Bad("lstm", {"source": [[[1.0]]]}, TypeError, "[lstm] source: expected a numpy.ndarray or a vkrnn.Array, got list"),
     Bad(
         "lstm",
-        {"recurrent_weight": None},
+        {"recurrent_weight": 0.5},
         TypeError,
-        "[lstm] recurrent_weight: expected a numpy.ndarray or a vkrnn.Array, got None",
+        "[lstm] recurrent_weight: expected a numpy.ndarray or a vkrnn.Array, got float",
     ),
     Bad("gru", {"bias": 1.0}, TypeError, "[gru] bias: expected a numpy.ndarray or a vkrnn.Array, got float"),
     Bad("gru", {"descriptor": "tanh"}, TypeError, "[gru] descriptor: expected a GRUDescriptor, got a str"),

@@ -16,7 +16,6 @@ import vkrnn
 import vkrnn.reference
 from cases import CELLS, DIRECTIONS, GATES, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, inputs, loss
 from comparison import assert_close
-from resets import CELLS as CELLS_WITH_RESETS
 from resets import draw_resets
 from resident import dtype_of, position
 from targets import Target, fits, targets
@@ -60,8 +59,6 @@ CASES = _cases()
 
 def arguments(case: Case, resets: tuple[str, str] | None = None) -> dict[str, Any]:
     """Return the arrays of a case but for the recurrent weight."""
-    if case.cell not in CELLS_WITH_RESETS:
-        resets = None
     given: dict[str, Any] = inputs(case) | (draw_resets(case, *resets) if resets else {})
     del given["recurrent_weight"]
     return given

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import DIRECTIONS, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, inputs, loss
+from cases import CELLS, DIRECTIONS, GATES, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, inputs, loss
 from comparison import assert_close
-from resets import CELLS, KINDS, STARTS, draw_resets
+from resets import KINDS, STARTS, draw_resets
 from resident import dtype_of, position
 from scale import sample
 from targets import Target, fits, targets
@@ -32,11 +32,12 @@ OWN: dict[str, tuple[dict[str, Any], ...]] = {
     "single_gate_rnn": ({"activation": "tanh"},),
     "lstm": ({},),
     "gru": ({}, {"reset_after": True}),
+    "slstm": ({}, {"forget_gate": "exponential"}),
 }
 
 
 def _cases() -> Iterator[Case]:
-    for cell in CELLS:
+    for cell in GATES:
         given = frozenset((*OPTIONAL[cell], *UPSTREAM[cell]))
         for direction, options in itertools.product(DIRECTIONS, OWN[cell]):
             yield Case(cell, 6, 3, 5, 7, direction | options, given, each_cell=direction == {})
@@ -69,14 +70,14 @@ def test_the_reference_runs_each_document_alone(case: Case) -> None:
     arrays, resets = in_doubles(inputs(case)), in_doubles(draw_resets(case, "bool", "states of steps"))
     whole = trained(case, vkrnn.reference, arrays | resets)._asdict()
     backwards = bool(case.options.get("reverse"))
-    names = [name for name in ("init_state", "init_cell") if name in arrays]
+    names = [name for name in arrays if name.startswith("init_")]
     for n in range(case.N):
         for first, end in documents(resets["reset"][:, n]):
             own = dict(arrays)
             rows = slice(case.T - end, case.T - first) if backwards else slice(first, end)
             own["source"] = arrays["source"][rows, n : n + 1]
             for name in names:
-                start = resets[name.replace("init", "reset")][:, n]
+                start = resets.get(name.replace("init", "reset"), np.zeros((case.T, case.N, case.D * case.H)))[:, n]
                 given = arrays[name][n]
                 ahead = start[first] if first > 0 or resets["reset"][0, n] else given
                 behind = start[end] if end < case.T else given  # of the backward direction
@@ -130,7 +131,7 @@ def agrees(case: Case, resets: dict[str, Array], lengths: Array | None, toleranc
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.id)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", GATES)
 def test_every_strategy(target: Target, cell: str) -> None:
     """Each agrees with the reference, with lengths and without."""
     device = target.opened()
@@ -152,11 +153,11 @@ def test_every_strategy(target: Target, cell: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bool", "rows", "units"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", GATES)
 def test_gradient_clip_limits_what_a_reset_lets_through(cell: str, kind: str) -> None:
     """The reference agrees with gradients of single steps, between which the gradient of h is limited."""
     options = {"activation": "tanh"} if cell == "single_gate_rnn" else {}
-    limit, names = 0.125, ["state"] + ["cell"] * (cell == "lstm")
+    limit, names = 0.125, ["state", *CELLS[cell]]
     states = [f"{prefix}{name}{suffix}" for name in names for prefix, suffix in (("init_", ""), ("", "_gradient"))]
     case = Case(cell, 6, 3, 5, 7, options | {"gradient_clip": limit}, frozenset(["input_weight", *states]))
     single, resets = replace(case, options=options), draw_resets(case, kind, "zeros")
@@ -169,8 +170,8 @@ def test_gradient_clip_limits_what_a_reset_lets_through(cell: str, kind: str) ->
     for k in reversed(range(case.T)):
         step = {name: array[k : k + 1] if name in ("source", "reset") else array for name, array in arrays.items()}
         if k > 0:
-            sequences = [results.output, getattr(results, "cell_output", None)]
-            step |= {f"init_{name}": each[k - 1] for name, each in zip(names, sequences, strict=False)}
+            sequences = [results.output, *(getattr(results, f"{name}_output") for name in CELLS[cell])]
+            step |= {f"init_{name}": each[k - 1] for name, each in zip(names, sequences, strict=True)}
         kept = {name: upstream[name][k : k + 1] for name in upstream if name.endswith("_fwd") or name == "z_state"}
         above = {"source_gradient": upstream["source_gradient"][k : k + 1]}
         gradients = differentiated(single, vkrnn.reference, step, kept | above | down)
@@ -185,7 +186,7 @@ def test_gradient_clip_limits_what_a_reset_lets_through(cell: str, kind: str) ->
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.id)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", GATES)
 def test_gradient_clip_on_every_strategy(target: Target, cell: str) -> None:
     case = next(case for case in CASES if case.cell == cell)
     case = replace(case, options=case.options | {"gradient_clip": 0.125})
@@ -227,27 +228,30 @@ def test_bits(case: Case) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_what_comes_before_a_reset_does_not_matter() -> None:
+@pytest.mark.parametrize("cell", ["lstm", "slstm"])
+def test_what_comes_before_a_reset_does_not_matter(cell: str) -> None:
     """Not even an infinity: a factor of 0 drops the state, and gradients that would pass it."""
-    case = Case("lstm", 4, 2, 3, 5, {}, frozenset(["input_weight", "init_state", "init_cell"]))
-    arrays = inputs(case)
+    states = [f"init_{name}" for name in ("state", *CELLS[cell])]
+    case = Case(cell, 4, 2, 3, 5, {}, frozenset(["input_weight", *states]))
+    arrays, function = inputs(case), getattr(vkrnn, cell)
     for kind in ("bool", "float"):
         reset = np.array([[1, 1], [0, 0], [1, 0], [0, 0]])
         given = {"reset": reset.astype(bool) if kind == "bool" else 1 - reset.astype(np.float32)}
-        plain = vkrnn.lstm(**arrays, **given).output
-        infinite = arrays | {name: np.full_like(arrays[name], np.inf) for name in ("init_state", "init_cell")}
-        np.testing.assert_array_equal(vkrnn.lstm(**infinite, **given).output, plain)
+        plain = function(**arrays, **given).output
+        infinite = arrays | {name: np.full_like(arrays[name], np.inf) for name in states}
+        np.testing.assert_array_equal(function(**infinite, **given).output, plain)
 
 
-def test_in_a_network() -> None:
+@pytest.mark.parametrize("cell", ["lstm", "slstm"])
+def test_in_a_network(cell: str) -> None:
     """All layers have the reset, and each its own gradient; results are those of one function after the other."""
-    case = Case("lstm", 6, 3, 7, 7, {}, frozenset(["input_weight", "bias"]))
+    case = Case(cell, 6, 3, 7, 7, {}, frozenset(["input_weight", "bias"]))
     for kind, starts in COMBINATIONS:
         layers = [{name: a for name, a in inputs(replace(case, seed=s)).items() if name != "source"} for s in (1, 2)]
         given = draw_resets(case, kind, starts)
         reset, more = given["reset"], {name: [array, array] for name, array in given.items() if name != "reset"}
         source = inputs(case)["source"]
-        net = vkrnn.network([("lstm", layer) for layer in layers])
+        net = vkrnn.network([(cell, layer) for layer in layers])
         result = net.forward(source, reset=reset, training=True, **more)
         found = [trained(case, vkrnn, {"source": source, **layers[0], **given})]
         found.append(trained(case, vkrnn, {"source": found[0].output, **layers[1], **given}))
@@ -256,7 +260,7 @@ def test_in_a_network() -> None:
         gradients = net.gradients(result, upstream)
         for number, below in ((1, found[0].output), (0, source)):
             forward = found[number]
-            own = {"z_state": forward.z_state, "cell_output_fwd": forward.cell_output, "source_gradient": upstream}
+            own = gradient_inputs(case, forward) | {"source_gradient": upstream}
             wanted = differentiated(case, vkrnn, {"source": below, **layers[number], **given}, own)._asdict()
             upstream = wanted.pop("source")
             assert list(gradients.layers[number]._fields) == list(wanted)
@@ -305,7 +309,7 @@ def test_in_a_network_with_the_batch_axis_first() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bool", "rows"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", GATES)
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_in_a_stream(cell: str, kind: str, *, batch_first: bool) -> None:
     """Steps and blocks have the bits of a call, whose resets start from the stream's start."""

@@ -24,7 +24,11 @@ import vkrnn.jax  # noqa: E402
 
 CASES = [
     Case(cell, 6, 3, 5, 4, options, frozenset(["input_weight", "init_state"]))
-    for cell, options in (("gru", {"reset_after": True}), ("lstm", {"bidirectional": True}))
+    for cell, options in (
+        ("gru", {"reset_after": True}),
+        ("lstm", {"bidirectional": True}),
+        ("slstm", {"bidirectional": True}),
+    )
 ]
 
 

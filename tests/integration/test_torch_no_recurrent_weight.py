@@ -137,7 +137,7 @@ def test_shapes_and_lengths(*, bidirectional: bool, resets: bool) -> None:
         weight = torch.rand(D * GATES[cell] * H, I, generator=generator) if projects else None
         source = torch.rand(T, N, I if projects else D * GATES[cell] * H, generator=generator)
         more: dict[str, Any] = {"input_weight": weight, "lengths": [T, 2, 0], "descriptor": how}
-        if resets and cell != "slstm":
+        if resets:
             more["reset"] = torch.rand(T, N, generator=generator)
         function = getattr(vkrnn.torch, cell)
         found = function(source, None, **more)

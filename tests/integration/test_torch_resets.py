@@ -167,7 +167,7 @@ def test_document_starts() -> None:
 
 @pytest.mark.parametrize("recurrent_dropout", [0.0, 0.5])  # with masks, packed sequences are padded
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, "SLSTM"])
 def test_packed_sequences(name: str, recurrent_dropout: float, *, bidirectional: bool) -> None:
     """A packed reset belongs to packed sequences: each row is as in a call of its own, and so is its gradient."""
     module = getattr(vkrnn.torch, name)(
@@ -196,9 +196,10 @@ def test_packed_sequences(name: str, recurrent_dropout: float, *, bidirectional:
         torch.testing.assert_close(gradients[:length, n], own[:, 0], rtol=0, atol=TORCH_IN_FLOAT64)
 
 
-def test_one_sequence() -> None:
+@pytest.mark.parametrize("name", ["LSTM", "SLSTM"])
+def test_one_sequence(name: str) -> None:
     """Without the batch axis, a reset is [T], and its start [L D, H]."""
-    module, x = vkrnn.torch.LSTM(I, H, 2, dtype=torch.float64), drawn(T, I)
+    module, x = getattr(vkrnn.torch, name)(I, H, 2, dtype=torch.float64), drawn(T, I)
     reset, start = torch.rand(T) < 0.5, drawn(2, H)
     found, _ = module(x, reset=reset, reset_state=start)
     wanted, _ = module(x[:, None], reset=reset[:, None], reset_state=start[:, None])
@@ -206,10 +207,10 @@ def test_one_sequence() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bool", "rows with an axis", "units"])
-@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
+@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru", "slstm"])
 def test_functions(cell: str, kind: str) -> None:
     """Gradients of the functions are derivatives, in both directions; torch.vmap maps resets, too."""
-    gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
+    gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3, "slstm": 4}[cell]
     given = {
         "source": drawn(T, N, I),
         "recurrent_weight": drawn(2, gates * H, H),
@@ -217,9 +218,9 @@ def test_functions(cell: str, kind: str) -> None:
         "reset": drawn_reset(kind, 2 * H),
         "reset_state": drawn(T, N, 2 * H),
     }
-    if cell == "lstm":
+    if gates == 4:
         given["reset_cell"] = drawn(N, 2 * H)
-    kinds = {"single_gate_rnn": "SingleGateRNN", "lstm": "LSTM", "gru": "GRU"}
+    kinds = {"single_gate_rnn": "SingleGateRNN", "lstm": "LSTM", "gru": "GRU", "slstm": "SLSTM"}
     options = {"activation": "tanh"} if gates == 1 else {}
     descriptor = getattr(vkrnn, f"{kinds[cell]}Descriptor")(bidirectional=True, **options)
 
@@ -280,9 +281,10 @@ def test_messages(name: str, given: dict[str, Any], error: type[Exception], mess
         module(torch.zeros(T, N, I), **given)
 
 
-def test_messages_of_packed_sequences() -> None:
+@pytest.mark.parametrize("name", ["LSTM", "SLSTM"])
+def test_messages_of_packed_sequences(name: str) -> None:
     """A packed input needs a packed reset with its lengths, and no other input takes one."""
-    module = vkrnn.torch.LSTM(I, H)
+    module = getattr(vkrnn.torch, name)(I, H)
     packed = pack_sequence([torch.zeros(3, I), torch.zeros(2, I)])
     for reset, error, message in (
         (torch.ones(3, 2), TypeError, "reset: expected a PackedSequence, as the input is one, got Tensor"),
@@ -292,7 +294,7 @@ def test_messages_of_packed_sequences() -> None:
             "reset: expected the input's lengths in its order",
         ),
     ):
-        with pytest.raises(error, match=f"^{re.escape(f'[vkrnn.torch.LSTM] {message}')}$"):
+        with pytest.raises(error, match=f"^{re.escape(f'[vkrnn.torch.{name}] {message}')}$"):
             module(packed, reset=reset)
     with pytest.raises(TypeError, match=r"reset: expected a torch.Tensor, got PackedSequence$"):
         module(torch.zeros(T, N, I), reset=pack_sequence([torch.ones(3), torch.ones(1)]))

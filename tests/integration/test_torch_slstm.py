@@ -187,3 +187,73 @@ def test_errors_of_calls() -> None:
     ):
         with pytest.raises(error, match=f"^{re.escape(f'[vkrnn.torch.SLSTM] {message}')}$"):
             module(*given)
+
+
+def step_by_step(module: Any, x: Any, factors: Any, state: Any, starts: Any) -> tuple[Any, Any]:
+    """Call the module for each step. `factors` are [T, N, 1] or [T, N, H]; `state` and `starts` have a list each."""
+    outputs = []
+    for features, factor in zip(x, factors, strict=True):
+        h, c, n, m = state
+        h, c = (factor * each + (1 - factor) * start for each, start in zip((h, c), starts, strict=True))
+        output, state = module(features[None], (h, c, factor * n, torch.where(factor == 0, 0.0, m)))
+        outputs.append(output)
+    return torch.cat(outputs), state
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("shape", [(T, N), (T, N, 1), (T, N, H)])
+def test_resets_are_those_of_a_loop(shape: tuple[int, ...], *, batch_first: bool) -> None:
+    """Outputs, last states and gradients, with zeros and ones among the factors."""
+    module = module_of()
+    x, reset = source_of(T, N, I).requires_grad_(), source_of(*shape).sigmoid()
+    reset[1], reset[3:5] = 0, 1
+    reset.requires_grad_()
+    state, starts = source_of(4, 1, N, H), source_of(2, 1, N, H)
+    state[2] = 1 + state[2].abs()
+    for leaf in (state, starts):
+        leaf.requires_grad_()
+    wanted, ends = step_by_step(module, x, reset if len(shape) == 3 else reset[..., None], list(state), starts)
+    module.batch_first = batch_first
+    own, given = (each.transpose(0, 1) if batch_first else each for each in (x, reset))
+    output, last = module(own, tuple(state), reset=given, reset_state=starts[0], reset_cell=starts[1])
+    output = output.transpose(0, 1) if batch_first else output
+    weigh = source_of(T, N, H)
+    leaves = [x, reset, state, starts, *module.parameters()]
+    found, right = (
+        torch.autograd.grad((one * weigh).sum() + sum(each.square().sum() for each in others), leaves)
+        for one, others in ((output, last), (wanted, ends))
+    )
+    pairs = [(output, wanted), *zip(last, ends, strict=True), *zip(found, right, strict=True)]
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_documents_are_calls_of_their_own() -> None:
+    """In both directions of all layers, with `document_starts`."""
+    module, lengths = module_of(num_layers=2, bidirectional=True), [3, 1, 4]
+    x = source_of(sum(lengths), 1, I)
+    starts = vkrnn.convert.document_starts([0, *torch.tensor(lengths).cumsum(0).tolist()])
+    found, _ = module(x, reset=torch.from_numpy(starts))
+    wanted = torch.cat([module(part)[0] for part in x.split(lengths)])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-13)
+
+
+def test_errors_of_resets() -> None:
+    """The module's own, and one of the function."""
+    module, x, reset = module_of(num_layers=2), source_of(T, N, I), torch.ones(T, N, dtype=torch.float64)
+    wrong: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (
+        ({"reset": True}, TypeError, "[vkrnn.torch.SLSTM] reset: expected a torch.Tensor, got bool"),
+        (
+            {"reset": reset, "reset_cell": source_of(1, N, H)},
+            ValueError,
+            "[vkrnn.torch.SLSTM] reset_cell: expected shape [L D, N, H] with L D = 2 and H = 4, got [1, 3, 4]",
+        ),
+        (
+            {"reset_state": source_of(2, N, H)},
+            ValueError,
+            "[slstm] reset_state: expected a reset beside it, got none",
+        ),
+    )
+    for given, error, message in wrong:
+        with pytest.raises(error, match=f"^{re.escape(message)}$"):
+            module(x, **given)

@@ -32,7 +32,6 @@ from cases import (
     inputs,
 )
 from comparison import assert_close, scaled_error
-from resets import CELLS as CELLS_WITH_RESETS
 from resets import KINDS, STARTS, draw_resets
 from resident import dtype_of
 from tolerances import DTYPES
@@ -110,7 +109,6 @@ def draw_options(rng: Generator) -> Options:
     dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
     has_lengths = bool(rng.random() < 0.3)
     resets = (str(rng.choice(KINDS)), str(rng.choice(STARTS))) if rng.random() < 0.3 else None
-    resets = resets if cell in CELLS_WITH_RESETS else None
     return Options(cell, options, present, dtype, has_lengths, gradients, resets, recurs)
 
 

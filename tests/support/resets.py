@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cases import GATES, Case
+from cases import CELLS, Case
 
 Array = NDArray[Any]
-
-CELLS = tuple(cell for cell in GATES if cell != "slstm")
-"""The cells that have resets."""
 
 KINDS = ("bool", "rows", "rows with an axis", "units")
 """The type and shape of a reset: bool or float factors for each row, or float factors for each unit."""
@@ -33,7 +30,7 @@ def draw_resets(case: Case, kind: str, starts: str, seed: int = 0) -> dict[str, 
         factors = rng.uniform(0, 1, shape) * rng.integers(0, 2, shape)
         found = {"reset": np.where(starts_anew.reshape(*rows, *[1] * (len(shape) - 2)), factors, 1)}
     if starts != "zeros":
-        names = ["reset_state"] + ["reset_cell"] * (case.cell == "lstm")
+        names = ["reset_state"] + ["reset_cell"] * bool(CELLS[case.cell])
         shape = (case.N, width) if starts == "states" else (*rows, width)
         found |= {name: rng.uniform(-1, 1, shape) for name in names}
     return {name: array if array.dtype == bool else array.astype(np.float32) for name, array in found.items()}

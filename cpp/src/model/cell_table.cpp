@@ -82,7 +82,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{N}}, {{N}}},                                      // lengths
         {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
-        {{{N, DCH}, {T, N, DCH}}, {{N, DCH}, {T, N, DCH}}},                      // reset_cell
+        {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_cell
         {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
         {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
     }};

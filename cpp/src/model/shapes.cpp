@@ -45,8 +45,7 @@ const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument arg
             if (argument == state.initial) return kCell;
             if (argument == state.gradient) return kCellOfSteps;
         }
-        if (argument == Argument::reset_state) return kHiddenOfSteps;
-        if (argument == Argument::reset_cell) return kCellOfSteps;
+        if (argument == Argument::reset_state || argument == Argument::reset_cell) return kHiddenOfSteps;
     }
     const ShapeRule& rule = shape_rule(argument, spec.has(Argument::input_weight));
     return spec.D() == 2 ? rule.bidirectional : rule.unidirectional;

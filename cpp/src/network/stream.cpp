@@ -119,11 +119,14 @@ void Stream::blend_rows(std::span<const double> factors, const StatePlace& place
     const auto* const start = reinterpret_cast<const T*>(start_.data() + place.offset);
     const std::size_t width = place.bytes / sizeof(T) / factors.size();
     const auto part = [](T factor, T value) { return factor == 0 ? T{0} : factor * value; };
-    const bool is_exponent = place.state == Argument::init_stabilizer;  // of the other states, which are what is scaled
-    for (std::size_t n = 0; n < factors.size(); ++n) {
-        const T factor = is_exponent && factors[n] != 0 ? T{1} : static_cast<T>(factors[n]);
-        for (std::size_t i = n * width; i < (n + 1) * width; ++i)
-            state[i] = part(factor, state[i]) + part(T{1} - factor, start[i]);
+    const auto units = static_cast<std::size_t>(specs_[place.layer].H);
+    const auto* const first = std::ranges::find(kStateTensors, place.state, &StateTensors::initial);
+    for (std::size_t i = 0; i < factors.size() * width; ++i) {
+        const double given = factors[i / width];
+        // The stabilizer, one of the cell states side by side, is an exponent of the others, which are what is scaled.
+        const bool is_exponent = first[i % width / units].initial == init_stabilizer;
+        const T factor = is_exponent && given != 0 ? T{1} : static_cast<T>(given);
+        state[i] = part(factor, state[i]) + part(T{1} - factor, start[i]);
     }
 }
 

@@ -168,19 +168,19 @@ private:
     void reset_gradients() {
         StepBlock block = step_block();
         std::uint32_t wanted = 0;
-        const auto want = [&](abi::uint view, std::size_t out, std::int64_t slots, bool of_steps) {
+        const auto want = [&](abi::uint view, std::size_t out, bool of_steps) {
             wanted |= 1U << (view - abi::kResetGradient);
             if (of_steps) clear_rows(out);
-            block.reset_state(view, out, slots, of_steps);
+            block.reset_state(view, out, of_steps);
         };
         const bool sums = has(Argument::reset) && !spec_.bool_reset && !spec_.has_largest(Argument::reset);
         const std::size_t factors = sums ? builder_.scratch("gradients of factors", D * H * rows_) : 0;
-        if (!spec_.bool_reset) want(abi::kResetGradient, sums ? factors : result(Argument::reset), 1, true);
+        if (!spec_.bool_reset) want(abi::kResetGradient, sums ? factors : result(Argument::reset), true);
         if (sums) block.columns(abi::kResetGradient, factors);
         if (has(Argument::reset_state))
-            want(abi::kResetStateGradient, result(Argument::reset_state), 1, spec_.has_largest(Argument::reset_state));
+            want(abi::kResetStateGradient, result(Argument::reset_state), spec_.has_largest(Argument::reset_state));
         if (has(Argument::reset_cell))
-            want(abi::kResetCellGradient, result(Argument::reset_cell), C, spec_.has_largest(Argument::reset_cell));
+            want(abi::kResetCellGradient, result(Argument::reset_cell), spec_.has_largest(Argument::reset_cell));
         loop_.reset_gradients(builder_, block, wanted);
         if (!sums) return;
         RowSum sum{D * H, 1, 1, rows_, {factors, 0, rows_}, {}, result(Argument::reset), 0};

@@ -45,9 +45,9 @@ void Inputs::set(StepBlock& block) const {
     if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
     if (spec_.has(Argument::lengths)) block.lengths((*this)[Argument::lengths]);
     if (spec_.has(Argument::reset)) block.reset((*this)[Argument::reset]);
-    for (const auto& [argument, view, slots] : {std::tuple{Argument::reset_state, abi::kResetState, std::int64_t{1}},
-                                                std::tuple{Argument::reset_cell, abi::kResetCell, spec_.C()}})
-        if (spec_.has(argument)) block.reset_state(view, (*this)[argument], slots, spec_.has_largest(argument));
+    for (const auto& [argument, view] :
+         {std::pair{Argument::reset_state, abi::kResetState}, std::pair{Argument::reset_cell, abi::kResetCell}})
+        if (spec_.has(argument)) block.reset_state(view, (*this)[argument], spec_.has_largest(argument));
     if (initial_cells_ != PlanBuilder::kZeros) block.state(abi::kInitCell, initial_cells_, spec_.C());
 }
 

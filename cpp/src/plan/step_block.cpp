@@ -42,7 +42,7 @@ bool is_bounded(const Spec& spec) {
     if (spec.has(Argument::reset) && !spec.bool_reset) return false;  // the factors may be any numbers
     const bool has_cells =
         std::ranges::any_of(spec.cell_tensors(), [&](const StateTensors& state) { return spec.has(state.initial); });
-    if (has_cells && spec.cell().bounds_need_zero_cells) return false;
+    if ((has_cells || spec.has(Argument::reset_cell)) && spec.cell().bounds_need_zero_cells) return false;
     if (spec.two_phases() && !holds({spec.cell().candidate->scale_activation_slot, false})) return false;
     return bounds && std::ranges::all_of(*bounds, holds);
 }
@@ -146,8 +146,8 @@ void StepBlock::reset(std::size_t buffer) {
     strides(abi::kReset, row, 0, varies ? 1 : 0);
 }
 
-void StepBlock::reset_state(abi::uint view, std::size_t buffer, std::int64_t slots, bool of_steps) {
-    of_steps ? sequence(view, buffer, slots, Order::output) : state(view, buffer, slots);
+void StepBlock::reset_state(abi::uint view, std::size_t buffer, bool of_steps) {
+    of_steps ? sequence(view, buffer, 1, Order::output) : state(view, buffer);
 }
 
 void StepBlock::columns(abi::uint view, std::size_t buffer) {

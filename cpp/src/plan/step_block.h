@@ -43,8 +43,8 @@ public:
     void mask(std::size_t buffer);
     // [T, N, 1], or [T, N, D * H] if it varies along units; packed or not, rows in output order
     void reset(std::size_t buffer);
-    // States that resets start from: [T, N, D * slots * H], or like state()
-    void reset_state(abi::uint view, std::size_t buffer, std::int64_t slots, bool of_steps);
+    // States that resets start from: [T, N, D * H], or like state()
+    void reset_state(abi::uint view, std::size_t buffer, bool of_steps);
     // [D * H, T, N], or packed, rows in output order: a row for each unit
     void columns(abi::uint view, std::size_t buffer);
     // [N] integers
@@ -107,8 +107,8 @@ bool has_each_cell(const Spec& spec);
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);
 
-// Returns whether a gradient call needs values of the forward steps that the kernel `recompute` computes: the operand of
-// the recurrent product, or cell states.
+// Returns whether a gradient call needs values of the forward steps that the kernel `recompute` computes: the operand
+// of the recurrent product, or cell states.
 bool recomputes(const Spec& spec);
 
 // Returns whether |h| never exceeds the largest of 1, the initial |h| and those that resets start from, nor does h

@@ -196,6 +196,9 @@ def slstm(
     init_stabilizer: Any = None,
     mask: Any = None,
     lengths: Any = None,
+    reset: Any = None,
+    reset_state: Any = None,
+    reset_cell: Any = None,
     descriptor: SLSTMDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> SLSTMOutputs[jax.Array]:
@@ -211,8 +214,8 @@ def slstm(
 
     {raises}
     """
-    states = init_state, init_cell, init_normalizer, init_stabilizer
-    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths
+    states, resets = (init_state, init_cell, init_normalizer, init_stabilizer), (reset, reset_state, reset_cell)
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths, *resets
     return _traced(SLSTMOutputs, "slstm", arrays, descriptor, device)
 
 

@@ -12,9 +12,11 @@ from vkrnn.descriptors import Activation, SLSTMDescriptor
 from vkrnn.reference._activations import Function, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
+    EVERY_STEP,
     Array,
     Doubles,
     Layout,
+    Resets,
     as_double,
     as_double_or_none,
     before,
@@ -65,14 +67,17 @@ def _exp_of_at_most_0(x: Array) -> Array:
 
 
 def _forward(
-    cell: _Cell, x: Array, R: Array, mask: Array, h: Array, c: Array, n: Array, m: Array
+    cell: _Cell, x: Array, R: Array, mask: Array, h: Array, c: Array, n: Array, m: Array, resets: Resets
 ) -> tuple[Array, Array, Array, Array, Array]:
     rows = []
     for k in range(len(x)):
+        r = resets.r[k]
+        h, c = resets.state(k, h), resets.cell(k, c)
+        n, m = r * np.where(r.real == 0, n.real, n), np.where(r.real == 0, 0, m)  # a complex step keeps n.real at 0
         a_i, a_f, a_z, a_o = x[k] + recur(h * mask[k], R)
         i_sum, f_sum, z, o = cell.sum.of(a_i), cell.sum.of(a_f), cell.z.of(a_z), cell.o.of(a_o)
         stays = cell.log_forget(f_sum) + m
-        m = np.where((n == 0) | (i_sum.real >= stays.real), i_sum, stays)
+        m = np.where((n.real == 0) | (i_sum.real >= stays.real), i_sum, stays)
         i, f = _exp_of_at_most_0(i_sum - m), _exp_of_at_most_0(stays - m)
         c = f * c + i * z
         n = f * n + i
@@ -99,10 +104,12 @@ def _backward(
     cell_gradient: Array,
     normalizer_gradient: Array,
     stabilizer_gradient: Array,
-) -> tuple[Array, Array, Array, Array, Array, Array]:
+    resets: Resets,
+) -> tuple[Array, Array, Array, Array, Array, Array, tuple[Array, Array, Array]]:
     i_sum, f_sum, z, o = state.swapaxes(0, 1)
-    c_before, n_before, m_before = before(c0, c), before(n0, n), before(m0, m)
-    h_before = before(h0, o * c / n)
+    h_end, c_end, n_end = before(h0, o * c / n), before(c0, c), before(n0, n)
+    c_before, n_before = resets.cell(EVERY_STEP, c_end), resets.r * n_end
+    m_before = np.where(resets.r.real == 0, 0, before(m0, m))
     # m is i~ itself where the step forgets all the past, also if both have been rounded to a 16-bit type. There i is 1,
     # elsewhere f is.
     enters = i_sum.real >= m.real
@@ -112,6 +119,7 @@ def _backward(
     clamped = (n_before == 0) & (stays.real >= m.real)
     dc, dn, dm = np.zeros_like(c0), np.zeros_like(n0), np.zeros_like(m0)
     delta = np.empty_like(state + source_gradient[:, None])
+    dh_reset, dc_reset, dn_reset = (np.empty_like(delta[:, 0]) for _ in range(3))
     for k in reversed(range(len(c))):
         G = source_gradient[k] + dh
         dC = dc + cell_gradient[k] + G * o[k] / n[k]
@@ -126,9 +134,13 @@ def _backward(
             dC * i[k] * cell.z.slope(z[k]),
             G * c[k] / n[k] * cell.o.slope(o[k]),
         )
-        dc, dn = dC * f[k], dN * f[k]
-        dh = passed_on(recur_back(delta[k], R) * mask[k], cell.gradient_clip)
-    return delta, recur_weight_gradient(delta, h_before * mask, R.shape[1]), dh, dc, dn, dm
+        r = resets.r[k]
+        dh_reset[k], dc_reset[k], dn_reset[k] = recur_back(delta[k], R) * mask[k], dC * f[k], dN * f[k]
+        dh, dc, dn = passed_on(r * dh_reset[k], cell.gradient_clip), r * dc_reset[k], r * dn_reset[k]
+        dm = np.where(r == 0, 0, dm)
+    dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_end) * mask, R.shape[1])
+    dr, *starts = resets.gradients(h_end, dh_reset, c_end, dc_reset)
+    return delta, dR, dh, dc, dn, dm, (dr + n_end * dn_reset, *starts)
 
 
 @public
@@ -144,6 +156,9 @@ def slstm(
     init_stabilizer: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
+    reset_cell: ArrayLike | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
 ) -> SLSTMOutputs[Doubles]:
@@ -171,6 +186,7 @@ def slstm(
         layout.state("init_cell", init_cell),
         layout.state("init_normalizer", init_normalizer),
         layout.state("init_stabilizer", init_stabilizer),
+        layout.resets(reset, reset_state, reset_cell),
         strict=True,
     )
     h, c, n, m, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
@@ -209,6 +225,9 @@ def slstm_gradients(
     init_stabilizer: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    reset_state: ArrayLike | None = None,
+    reset_cell: ArrayLike | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
 ) -> SLSTMGradients[Doubles]:
@@ -238,9 +257,10 @@ def slstm_gradients(
         layout.last_or_each("cell_gradient", cell_gradient),
         layout.last_or_each("normalizer_gradient", normalizer_gradient),
         layout.last_or_each("stabilizer_gradient", stabilizer_gradient),
+        layout.resets(reset, reset_state, reset_cell),
         strict=True,
     )
-    delta, dR, dh, dc, dn, dm = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
+    delta, dR, dh, dc, dn, dm, d_resets = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         SLSTMGradients,
@@ -254,5 +274,6 @@ def slstm_gradients(
             "init_cell": layout.join_state(dc, init_cell),
             "init_normalizer": layout.join_state(dn, init_normalizer),
             "init_stabilizer": layout.join_state(dm, init_stabilizer),
+            **layout.reset_gradients(d_resets, reset, reset_state, reset_cell),
         },
     )

@@ -158,6 +158,9 @@ def slstm(
     init_stabilizer: Tensor | None = None,
     mask: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
+    reset: Tensor | None = None,
+    reset_state: Tensor | None = None,
+    reset_cell: Tensor | None = None,
     descriptor: SLSTMDescriptor | None = None,
 ) -> SLSTMOutputs[Tensor]:
     """Run `vkrnn.slstm` on tensors of torch.
@@ -173,8 +176,8 @@ def slstm(
 
     {raises}
     """
-    states = init_state, init_cell, init_normalizer, init_stabilizer
-    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths
+    states, resets = (init_state, init_cell, init_normalizer, init_stabilizer), (reset, reset_state, reset_cell)
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths, *resets
     return _differentiable(SLSTMOutputs, "slstm", descriptor, arrays)
 
 

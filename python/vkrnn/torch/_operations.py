@@ -61,6 +61,9 @@ CELLS = {
 }
 
 
+RESETS = ("reset", "reset_state", "reset_cell")
+
+
 class Form:
     """The operators of some cells, with all arguments and results of these cells in the operators' order."""
 
@@ -69,9 +72,10 @@ class Form:
         self.differentiable = tuple(differentiable)  # the first arguments, which have gradients
         self.arguments = (*differentiable, "mask", "lengths")
         self.outputs = tuple(outputs)  # h, the cell states, z_state
-        self.resets: tuple[str, ...] = ()  # arguments with gradients, after all others
         self.operation: Any = None
         self.backward: Any = None
+
+    resets = RESETS  # arguments with gradients, after all others
 
     @property
     def with_gradients(self) -> tuple[str, ...]:
@@ -97,8 +101,6 @@ _OPERATION = Form(
     ),
     ("output", "cell_output", "z_state"),
 )
-RESETS = ("reset", "reset_state", "reset_cell")
-_OPERATION.resets = RESETS
 _STATES_OPERATION = Form(
     "states_operation",
     ("source", "recurrent_weight", "input_weight", "bias", *(state.initial for state in STATES)),

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from vkrnn.descriptors import SLSTMDescriptor
 from vkrnn.results import STATES
 from vkrnn.torch._functions import slstm
+from vkrnn.torch._operations import RESETS
 
 __all__ = ["SLSTM"]
 
@@ -148,22 +149,37 @@ class SLSTM(torch.nn.Module):
         shown = [f"{name}={value!r}" for name, value in own.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *shown])
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: A002 - PyTorch's name
+    def forward(
+        self,
+        input: Any,  # noqa: A002 - PyTorch's name
+        hx: Any = None,
+        *,
+        reset: Any = None,
+        reset_state: Any = None,
+        reset_cell: Any = None,
+    ) -> tuple[Any, tuple[Tensor, ...]]:
         """Return the output and the last states, which are zeros at first if `hx` is not given.
+
+        All layers have the `reset`: [T, N], [T, N, 1] or [T, N, D H], [N, T, ...] with ``batch_first``, and a
+        PackedSequence of these for one. Resets start from `reset_state` and `reset_cell`, [L D, N, H], or from zeros.
+        See `vkrnn.slstm`.
 
         Raises
         ------
         TypeError
-            If the input is no tensor and no PackedSequence, or if `hx` is no tuple of four tensors.
+            If the input or the `reset` is no tensor and no PackedSequence, only one of them is a PackedSequence, or
+            `hx` is no tuple of four tensors.
         ValueError
-            If a shape is wrong.
+            If a shape is wrong, or the lengths of two PackedSequences differ.
         NotImplementedError
             For tensors on other devices than the CPU and CUDA devices.
         """
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
-        if not isinstance(input, Tensor):
+        if not isinstance(input, (Tensor, PackedSequence)):
             raise TypeError(f"{_WHERE} input: expected a torch.Tensor or a PackedSequence, got {type(input).__name__}")
+        resets = dict(zip(RESETS, (reset, reset_state, reset_cell), strict=True))
+        self._check_resets(resets, input)
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx, resets)
         if input.dim() not in (2, 3):
             raise ValueError(f"{_WHERE} input: expected 2 or 3 axes, got {input.dim()}")
         batched = input.dim() == 3
@@ -171,16 +187,35 @@ class SLSTM(torch.nn.Module):
         source = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
             source = source.transpose(0, 1)
-        if not batched and states is not None:
-            states = [state.unsqueeze(1) for state in states]
-        output, last = self._run(source, states, None)
+            if reset is not None and reset.dim() > 1:
+                resets["reset"] = reset.transpose(0, 1)
+        if not batched:
+            states = states and [state.unsqueeze(1) for state in states]
+            resets = {name: each if each is None else each.unsqueeze(1) for name, each in resets.items()}
+        output, last = self._run(source, states, None, resets)
         if not batched:
             return output.squeeze(1), tuple(state.squeeze(1) for state in last)
         return output.transpose(0, 1) if self.batch_first else output, last
 
-    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, tuple[Tensor, ...]]:
+    def _check_resets(self, resets: dict[str, Any], input: Any) -> None:  # noqa: A002
+        packed = isinstance(input, PackedSequence)
+        for name, each in resets.items():
+            wanted = PackedSequence if name == "reset" and packed else Tensor
+            if each is not None and not isinstance(each, wanted):
+                article = "a PackedSequence, as the input is one" if wanted is PackedSequence else "a torch.Tensor"
+                raise TypeError(f"{_WHERE} {name}: expected {article}, got {type(each).__name__}")
+            if each is not None and name != "reset":
+                self._check_state(each, name, axes=3 if packed else input.dim())
+
+    def _forward_packed(
+        self, packed: PackedSequence, hx: Any, resets: dict[str, Any]
+    ) -> tuple[PackedSequence, tuple[Tensor, ...]]:
         source, lengths = pad_packed_sequence(packed)  # in the order of the caller's rows, as the states are
-        output, last = self._run(source, self._states(hx, axes=3), lengths)
+        if resets["reset"] is not None:
+            resets["reset"], own = pad_packed_sequence(resets["reset"])
+            if not torch.equal(own, lengths):
+                raise ValueError(f"{_WHERE} reset: expected the input's lengths in its order")
+        output, last = self._run(source, self._states(hx, axes=3), lengths, resets)
         return pack_padded_sequence(output, lengths, enforce_sorted=packed.sorted_indices is None), last
 
     def _states(self, hx: Any, *, axes: int) -> list[Tensor] | None:
@@ -191,28 +226,32 @@ class SLSTM(torch.nn.Module):
         if len(hx) != len(STATES):
             raise ValueError(f"{_WHERE} hx: expected 4 tensors (h, c, n, m), got {len(hx)}")
         for state in hx:
-            layers = self.num_layers * (1 + self.bidirectional)
-            if state.dim() != axes or state.shape[0] != layers or state.shape[-1] != self.hidden_size:
-                wanted = "[L D, N, H]" if axes == 3 else "[L D, H]"
-                sizes = f"L D = {layers} and H = {self.hidden_size}"
-                raise ValueError(f"{_WHERE} hx: expected shape {wanted} with {sizes}, got {list(state.shape)}")
+            self._check_state(state, "hx", axes=axes)
         return list(hx)
 
+    def _check_state(self, state: Tensor, name: str, *, axes: int) -> None:
+        layers = self.num_layers * (1 + self.bidirectional)
+        if state.dim() != axes or state.shape[0] != layers or state.shape[-1] != self.hidden_size:
+            wanted = "[L D, N, H]" if axes == 3 else "[L D, H]"
+            sizes = f"L D = {layers} and H = {self.hidden_size}"
+            raise ValueError(f"{_WHERE} {name}: expected shape {wanted} with {sizes}, got {list(state.shape)}")
+
     def _run(
-        self, source: Tensor, states: list[Tensor] | None, lengths: Tensor | None
+        self, source: Tensor, states: list[Tensor] | None, lengths: Tensor | None, resets: dict[str, Any]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all layers over the source, [T, N, I], and return the output and the last states."""
         D, N = 1 + self.bidirectional, source.shape[1]
+        named = {} if states is None else {state.initial: each for state, each in zip(STATES, states, strict=True)}
+        named |= {name: resets[name] for name in RESETS[1:] if resets[name] is not None}
         last: list[list[Tensor]] = [[] for _ in STATES]
         output = source
         for number in range(self.num_layers):
             if number > 0:
                 output = torch.nn.functional.dropout(output, self.dropout, self.training)
-            given: dict[str, Any] = {"lengths": lengths}
-            if states is not None:
-                for state, tensor in zip(STATES, states, strict=True):
-                    own = tensor[number * D : (number + 1) * D]
-                    given[state.initial] = own.transpose(0, 1).reshape(N, D * self.hidden_size)
+            given: dict[str, Any] = {"lengths": lengths, "reset": resets["reset"]}
+            for name, tensor in named.items():
+                own = tensor[number * D : (number + 1) * D]
+                given[name] = own.transpose(0, 1).reshape(N, D * self.hidden_size)
             if self.recurrent_dropout and self.training:
                 ones = source.new_ones(1, N, D * self.hidden_size)
                 given["mask"] = torch.nn.functional.dropout(ones, self.recurrent_dropout)

@@ -17,7 +17,7 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     }
 
     Real hidden = hidden_before(p, d, n, j, k);
-    Real operand = load_reset(p, d, k, n, 0, j, hidden, kResetState) * load_mask(p, d, k, n, j);
+    Real operand = load_reset(p, d, k, n, 0, j, hidden) * load_mask(p, d, k, n, j);
     store_view(p, kOperand, d, k, n, 0, j, operand);
 #ifdef CELL_SCALE
     if (scales_product == 0) {
@@ -28,7 +28,7 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
 #if CELL_STATES > 1
     if (keep != 0) {
         Real cell = load_previous(p, kCell, kInitCell, d, k, n, 0, j);
-        store_view(p, kPreviousCell, d, k, n, 0, j, load_reset(p, d, k, n, 0, j, cell, kResetCell));
+        store_view(p, kPreviousCell, d, k, n, 0, j, load_reset(p, d, k, n, 1, j, cell));
     }
     if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, load_view(p, kCell, d, k, n, 0, j));
 #endif

@@ -5,6 +5,15 @@
 
 CONSTANT bool wants_factors = (keep & 1u) != 0, wants_hidden = (keep & 2u) != 0, wants_cells = (keep & 4u) != 0;
 
+// Returns whether resets scale a state.
+INLINE bool is_scaled(uint s) {
+#ifdef CELL_STABILIZER
+    return s != CELL_STABILIZER;
+#else
+    return true;
+#endif
+}
+
 // Stores a gradient of a start, or adds it to `sum` if the start is the same at all steps.
 INLINE void add_start(Params p, uint view, uint d, int at, uint n, uint slot, uint j, Real some, INOUT(Real) sum) {
     if (params_of(p).strides[view].step[d] != 0)
@@ -37,14 +46,16 @@ void main() {
             of_factor = (hidden_before(p, d, n, j, k) - load_view(p, kResetState, d, at, n, 0, j)) * up;
         for (uint s = 1; s < CELL_STATES; ++s) {
             Real up_cell = load_view(p, kResetUpCell, d, at, n, s - 1, j);
-            if (wants_cells) add_start(p, kResetCellGradient, d, at, n, s - 1, j, part(rest, up_cell), sums[s]);
-            if (wants_factors)
-                of_factor += (load_previous(p, kCell, kInitCell, d, k, n, s - 1, j) -
-                              load_view(p, kResetCell, d, at, n, s - 1, j)) * up_cell;
+            if (wants_cells && s < RESET_STARTS)
+                add_start(p, kResetCellGradient, d, at, n, 0, j, part(rest, up_cell), sums[s]);
+            if (wants_factors && is_scaled(s)) {
+                Real begun = s < RESET_STARTS ? load_view(p, kResetCell, d, at, n, 0, j) : Real(0.0f);
+                of_factor += (load_previous(p, kCell, kInitCell, d, k, n, s - 1, j) - begun) * up_cell;
+            }
         }
         if (wants_factors) store_view(p, kResetGradient, d, at, n, 0, j, of_factor);
     }
     if (wants_hidden) finish_start(p, kResetStateGradient, d, n, 0, j, sums[0]);
     if (wants_cells)
-        for (uint s = 1; s < CELL_STATES; ++s) finish_start(p, kResetCellGradient, d, n, s - 1, j, sums[s]);
+        for (uint s = 1; s < RESET_STARTS; ++s) finish_start(p, kResetCellGradient, d, n, 0, j, sums[s]);
 }

@@ -187,7 +187,7 @@ INLINE void form_cell(Params p, Place place, const uint turn, const uint cell, i
             UNROLL for (uint s = 1; s < CELL_STATES; ++s)
                 store_view(p, kResetUpCell, e.direction, e.k, e.n, s - 1, e.j, up[s]);
         }
-        UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = part(later_factor[cell], up[s]);
+        UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = part(factor_of(s, later_factor[cell]), up[s]);
     }
     if (!is_last) up[0] = passed_on(up[0]);
     if (k < 0) {
@@ -199,7 +199,8 @@ INLINE void form_cell(Params p, Place place, const uint turn, const uint cell, i
         states[s] = needs(s) ? after[cell][s] : 0.0f;
         after[cell][s] = before[cell][s];
         reset_before[s] = before[cell][s];
-        if (has_reset != 0 && k >= lag) reset_before[s] = blended(factor[cell], before[cell][s], start[cell][s]);
+        if (has_reset != 0 && k >= lag)
+            reset_before[s] = blended(factor_of(s, factor[cell]), before[cell][s], start[cell][s]);
     }
     cell_backward(saved[cell], v[cell], reset_before, states, q[cell], up, dx[cell], dr[cell], carry[cell]);
     bool ended = has_lengths != 0 && k >= ends[cell];

@@ -71,9 +71,8 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
         before[cell][s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
     if (has_reset != 0) {
         start_resets(p, cell, e, first + 1 - lag, end);
-        before[cell][0] = load_reset(p, e.direction, first, e.n, 0, e.j, before[cell][0], kResetState);
-        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            before[cell][s] = load_reset(p, e.direction, first, e.n, s - 1, e.j, before[cell][s], kResetCell);
+        UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+            before[cell][s] = load_reset(p, e.direction, first, e.n, s, e.j, before[cell][s]);
     }
     if (there[cell])
         set_operand(0, place, cell, 0, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
@@ -82,7 +81,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
 
 // Returns a state after the next step's reset.
 INLINE Real reset_state(const uint cell, const uint s, Real state) {
-    return has_reset != 0 ? blended(factor[cell], state, start[cell][s]) : state;
+    return has_reset != 0 ? blended(factor_of(s, factor[cell]), state, start[cell][s]) : state;
 }
 
 // Computes the new state and the next operand. Everything else is stored later, because the next step's products wait

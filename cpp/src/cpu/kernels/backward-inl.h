@@ -21,7 +21,8 @@ template <class C, class T>
 class HiddenBefore : public Loop<C, T> {
 protected:
     using Base = Loop<C, T>;
-    using Base::Base, Base::cell_, Base::kGates, Base::kStates, Base::previous, Base::row, Base::slot_, Base::views_;
+    using Base::Base, Base::cell_, Base::kGates, Base::kStarts, Base::kStates, Base::previous, Base::row, Base::slot_,
+        Base::views_;
     using typename Base::Real;
 
     // Returns h before step k and its reset: the initial state, or h of step k - 1, from the training state if need be.
@@ -104,7 +105,7 @@ private:
         for (std::int64_t j = 0; j < units_; j += W) {
             const std::int64_t count = std::min(W, units_ - j);
             Real value = hidden(k, n, j, count);
-            if (resets) value = this->reset(value, row(abi::kResetState, k - this->direction_, n), k, n, j, count);
+            if (resets) value = this->reset(0, value, row(abi::kResetState, k - this->direction_, n), k, n, j, count);
             value = value * this->mask(k, n, j, count);
             store(value, operand + j, count);
             if constexpr (C::kHasCandidate) {
@@ -123,8 +124,8 @@ private:
 template <class C, class T>
 class ResetGradients : HiddenBefore<C, T> {
     using Base = HiddenBefore<C, T>;
-    using Base::batch_, Base::direction_, Base::hidden, Base::keep_, Base::kStates, Base::member_, Base::previous,
-        Base::previous_slot, Base::row, Base::units_, Base::views_, Base::W;
+    using Base::batch_, Base::direction_, Base::hidden, Base::keep_, Base::kStarts, Base::kStates, Base::member_,
+        Base::previous, Base::previous_slot, Base::row, Base::units_, Base::views_, Base::W;
     using typename Base::Real;
 
 public:
@@ -136,8 +137,8 @@ public:
             if (member_.stopped()) return;
             this->use_block(i / batch_);
             const std::int64_t n = i % batch_, steps = this->length_of(n);
-            clear(abi::kResetStateGradient, n, 1);
-            clear(abi::kResetCellGradient, n, kStates - 1);
+            clear(abi::kResetStateGradient, n);
+            if (kStates > 1) clear(abi::kResetCellGradient, n);
             for (std::int64_t k = direction_; k < steps; ++k) step(k, n);
         }
     }
@@ -152,22 +153,25 @@ private:
     [[nodiscard]] bool wants(abi::uint view) const { return (keep_ >> (view - abi::kResetGradient) & 1U) != 0; }
 
     // Clears the gradient of a state that is the same at all steps, to which these add.
-    void clear(abi::uint view, std::int64_t n, int slots) const {
+    void clear(abi::uint view, std::int64_t n) const {
         if (!wants(view) || views_[view].step != 0) return;
-        for (int slot = 0; slot < slots; ++slot)
-            std::memset(row(view, 0, n) + slot * views_[view].slot, 0, sizeof(T) * static_cast<std::size_t>(units_));
+        std::memset(row(view, 0, n), 0, sizeof(T) * static_cast<std::size_t>(units_));
     }
 
-    // Adds a step's part of the gradient of a start. Returns its part of that of the factor.
-    HWY_INLINE Real state(Real before, Real up, abi::uint starts, abi::uint gradient, int slot, std::int64_t k,
-                          std::int64_t n, std::int64_t j, std::int64_t count) const {
+    // Adds a step's part of the gradient of the start of state s. Returns its part of that of the factor.
+    HWY_INLINE Real state(int s, Real before, Real up, std::int64_t k, std::int64_t n, std::int64_t j,
+                          std::int64_t count) const {
+        if (s == C::kStabilizer) return Real(0.0);
+        if (s >= kStarts) return before * up;
+        const abi::uint starts = s > 0 ? abi::kResetCell : abi::kResetState;
+        const abi::uint gradient = s > 0 ? abi::kResetCellGradient : abi::kResetStateGradient;
         const std::int64_t at = k - direction_;
         if (wants(gradient)) {
-            T* const to = row(gradient, at, n) + slot * views_[gradient].slot + j;
+            T* const to = row(gradient, at, n) + j;
             const Real some = part(Real(1.0) - this->factor(k, n, j, count), up);
             store(views_[gradient].step == 0 ? load(to, count) + some : some, to, count);
         }
-        return (before - load(row(starts, at, n) + slot * views_[starts].slot + j, count)) * up;
+        return (before - load(row(starts, at, n) + j, count)) * up;
     }
 
     void store_factors(Real gradients, T* to, std::int64_t j, std::int64_t count) const {
@@ -182,14 +186,14 @@ private:
         const std::int64_t at = k - direction_;
         for (std::int64_t j = 0; j < units_; j += W) {
             const std::int64_t count = std::min(W, units_ - j);
-            Real sum = state(hidden(k, n, j, count), load(row(abi::kResetUp, at, n) + j, count), abi::kResetState,
-                             abi::kResetStateGradient, 0, k, n, j, count);
+            Real sum = state(0, hidden(k, n, j, count), load(row(abi::kResetUp, at, n) + j, count), k, n, j, count);
             for (int slot = 0; slot < kStates - 1; ++slot)
-                sum += state(load(previous(abi::kCell, abi::kInitCell, k, n) +
+                sum += state(slot + 1,
+                             load(previous(abi::kCell, abi::kInitCell, k, n) +
                                       slot * previous_slot(abi::kCell, abi::kInitCell, k) + j,
                                   count),
-                             load(row(abi::kResetUpCell, at, n) + slot * views_[abi::kResetUpCell].slot + j, count),
-                             abi::kResetCell, abi::kResetCellGradient, slot, k, n, j, count);
+                             load(row(abi::kResetUpCell, at, n) + slot * views_[abi::kResetUpCell].slot + j, count), k,
+                             n, j, count);
             if (wants(abi::kResetGradient)) store_factors(sum, row(abi::kResetGradient, at, n), j, count);
         }
     }
@@ -383,7 +387,7 @@ private:
                     row(abi::kResetUpCell, k - direction_, n) + slot * views_[abi::kResetUpCell].slot + units.begin);
             for (std::int64_t j = units.begin; resets && j < units.end; j += W) {
                 const std::int64_t count = std::min(W, units.end - j);
-                store(part(this->factor(k, n, j, count), load(carry + j, count)), carry + j, count);
+                store(part(this->factor(slot + 1, k, n, j, count), load(carry + j, count)), carry + j, count);
             }
         }
     }

@@ -85,6 +85,8 @@ public:
     static constexpr std::int64_t L = kLanes<T>;
     static constexpr std::int64_t W = Lanes<T>::kCount;  // units that a cell computes at a time
     static constexpr int kGates = C::kGates, kStates = C::kStates, kVectors = C::kVectors;
+    // h and the first cell state have starts of resets. The other states start from 0.
+    static constexpr int kStarts = kStates > 1 ? 2 : 1;
     using Real = Lanes<T>;
 
     Loop(const LoopWork& work, const std::uint32_t* constants, Member& member)
@@ -120,7 +122,9 @@ protected:
                 depth,
                 L,
                 sizeof(T),
-                work.recurs == 0 ? 0 : work.two_phases != 0 ? 2 : 1};
+                work.recurs == 0       ? 0
+                : work.two_phases != 0 ? 2
+                                       : 1};
     }
 
     // Selects a block of units. Blocks are numbered direction by direction.
@@ -212,10 +216,17 @@ protected:
     HWY_INLINE Real factor(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) const {
         return views_[abi::kReset].read(row(abi::kReset, k - direction_, n), 0, j, count);
     }
-    // Returns a state after the reset of step k.
-    HWY_INLINE Real reset(Real state, const T* start, std::int64_t k, std::int64_t n, std::int64_t j,
+    // Returns the factor of state s. That of a stabilizer is 1, but 0 where the others' is 0.
+    HWY_INLINE Real factor(int s, std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) const {
+        const Real of_others = factor(k, n, j, count);
+        if (s != C::kStabilizer) return of_others;
+        return Real(1.0) - step(Real(0.0), of_others) * step(of_others, Real(0.0));
+    }
+    // Returns state s after the reset of step k.
+    HWY_INLINE Real reset(int s, Real state, const T* start, std::int64_t k, std::int64_t n, std::int64_t j,
                           std::int64_t count) const {
-        const Real factor = this->factor(k, n, j, count);
+        const Real factor = this->factor(s, k, n, j, count);
+        if (s >= kStarts) return part(factor, state);
         return part(factor, state) + part(Real(1.0) - factor, load(start + j, count));
     }
 
@@ -237,8 +248,8 @@ protected:
         for (int slot = 0; slot < slots; ++slot)
             for (std::int64_t j = units.begin; j < units.end; j += W) {
                 const std::int64_t count = std::min(W, units.end - j);
-                store(reset(load(found.at + slot * found.slot + j, count), start + slot * views_[starts].slot, k, n, j,
-                            count),
+                store(reset(slot + (starts == abi::kResetCell ? 1 : 0), load(found.at + slot * found.slot + j, count),
+                            start, k, n, j, count),
                       to + slot * units_ + j, count);
             }
         return {to, units_};
