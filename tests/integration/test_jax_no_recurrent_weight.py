@@ -20,7 +20,7 @@ HOW = vkrnn.GRUDescriptor(flip_z=True, output_gate_activation="none")
 
 
 def mingru(given: dict[str, Any]) -> Any:
-    """minGRU's identity form: h = (1 - z) h + z o."""
+    """Return the identity form of minGRU: h = (1 - z) h + z o."""
     gates = given["source"] @ given["input_weight"].T
 
     def step(h: Any, x: Any) -> Any:

@@ -34,8 +34,8 @@ Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* befo
         throw ValueError(prefix + "input_weight: expected an array in a layer without recurrent_weight, got none");
     const Dtype dtype = layer.weights.at(first).dtype;
     if (before != nullptr && before->dtype != dtype)
-        throw TypeError(prefix + std::string(name_of(first)) + ": expected dtype " + std::string(name_of(before->dtype)) +
-                        ", that of layer 0, got " + std::string(name_of(dtype)));
+        throw TypeError(prefix + std::string(name_of(first)) + ": expected dtype " +
+                        std::string(name_of(before->dtype)) + ", that of layer 0, got " + std::string(name_of(dtype)));
 
     // Without an input weight, the source has a column for each row of the recurrent weight.
     const std::size_t rows = descriptor.has(Flag::bidirectional) ? 1 : 0;

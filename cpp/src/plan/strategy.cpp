@@ -163,8 +163,8 @@ Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice
 
 Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning) {
     // Tables have no calls with heads, or without a recurrent weight.
-    const bool is_free = fixed.schedule.empty() && fixed.gemm.empty() && fixed.parameters.empty() &&
-                         spec.recurs() && spec.heads() == 1 && spec.input_heads() == 1;
+    const bool is_free = fixed.schedule.empty() && fixed.gemm.empty() && fixed.parameters.empty() && spec.recurs() &&
+                         spec.heads() == 1 && spec.input_heads() == 1;
     const auto tuned = is_free ? tuning.find(tuned_call(spec)) : tuning.end();
     if (tuned != tuning.end()) {
         try {

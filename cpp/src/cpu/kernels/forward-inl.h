@@ -29,9 +29,7 @@ public:
     void run() {
         this->run_groups(shape(work_), [&] { run_group(); });
     }
-    static LoopShape shape(const LoopWork& work) {
-        return Base::shape_of(work, kGates, depth(work) + work.features);
-    }
+    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, depth(work) + work.features); }
     // The shape by which the loop's time is estimated. x W^T of several steps takes about a quarter of the time that it
     // takes step by step.
     static LoopShape timed_shape(const LoopWork& work) {
