@@ -208,7 +208,7 @@ TEST(DtypePlan, KernelsAccessSixteenBits) {
             for (const Kernel& kernel : half.kernels) {
                 EXPECT_EQ(ends_with(kernel.shader, "_16bit"), kernel.constants.size() > abi::kStored) << kernel.shader;
                 if (kernel.constants.size() <= abi::kStored) continue;
-                EXPECT_EQ(kernel.constants[abi::kStored] >> abi::kStoredBfloat, 1u) << kernel.shader;
+                EXPECT_EQ(kernel.constants[abi::kStoredHigh] >> abi::kStoredBfloat, 1u) << kernel.shader;
             }
         }
     }
@@ -222,20 +222,26 @@ Profile gpu_with_a_library() {
     return profile;
 }
 
+// Returns one bit for each tensor of a kernel, which is set if it is in a 16-bit type.
+std::uint64_t stored(const Kernel& kernel) {
+    const std::uint64_t high = kernel.constants[abi::kStoredHigh] & ~(1u << abi::kStoredBfloat);
+    return high << 32u | kernel.constants[abi::kStored];
+}
+
 // Returns the names of the buffers of a loop's views that are in a 16-bit type, or of those that are not.
 std::set<std::string> buffers_of_loop(const Plan& plan, bool in_16_bits) {
     std::set<std::string> names;
     for (const Loop& loop : loops(plan))
         for (const Dispatch& dispatch : loop.body) {
             if (!dispatch.counter) continue;  // a product
-            const std::uint32_t stored = plan.kernels[dispatch.kernel].constants[abi::kStored];
+            const std::uint64_t bits = stored(plan.kernels[dispatch.kernel]);
             abi::StepParams params;
             const Block& block = plan.buffers[referenced_buffer(reference_at(dispatch.push, 0))].contents;
             std::memcpy(&params, block.bytes.data(), sizeof(params));
             for (std::uint32_t view = 0; view < abi::kViews; ++view) {
                 const std::size_t buffer = referenced_buffer(params.at[2 * view]);
                 if (buffer == PlanBuilder::kZeros) continue;  // read in place of absent tensors, in any type
-                if ((stored >> view & 1) == (in_16_bits ? 1u : 0u)) names.insert(plan.buffers[buffer].name);
+                if ((bits >> view & 1) == (in_16_bits ? 1u : 0u)) names.insert(plan.buffers[buffer].name);
             }
         }
     return names;
@@ -264,8 +270,8 @@ TEST(DtypePlan, AbsentInitialCellsHaveTheTypeOfTheCells) {
         const Plan plan = make_plan(spec, gpu_with_16_bits(), {"slices", "tiled", {}});
         for (const Loop& loop : loops(plan))
             for (const Dispatch& dispatch : loop.body) {
-                const std::uint32_t stored = plan.kernels[dispatch.kernel].constants[abi::kStored];
-                EXPECT_EQ(stored >> abi::kInitCell & 1, stored >> abi::kCell & 1);
+                const std::uint64_t bits = stored(plan.kernels[dispatch.kernel]);
+                EXPECT_EQ(bits >> abi::kInitCell & 1, bits >> abi::kCell & 1);
             }
     }
 }

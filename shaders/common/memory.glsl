@@ -35,11 +35,12 @@ INLINE void store4(Address base, Stride index, Real4 run) { Vector(element(base,
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 SPECIALIZED(kStored, uint, stored_types, 0)
-CONSTANT bool stored_bfloat = (stored_types >> kStoredBfloat) != 0;
+SPECIALIZED(kStoredHigh, uint, stored_types_high, 0)
+CONSTANT bool stored_bfloat = (stored_types_high >> kStoredBfloat) != 0;
 REFERENCE(SixteenBits, uint16_t, value, 2)
 REFERENCE(SixteenBits4, uvec2, value, 8)
 
-#define is_16bit(tensor) ((stored_types >> (tensor) & 1u) != 0)
+#define is_16bit(tensor) ((((tensor) < 32 ? stored_types : stored_types_high) >> ((tensor) & 31) & 1u) != 0)
 #define tensor_bytes(tensor) (is_16bit(tensor) ? 2u : kElementBytes)
 #define tensor_element(tensor, base, index) ((base) + Address(Stride(index)) * tensor_bytes(tensor))
 

@@ -19,6 +19,6 @@ def test_kernels_compile_as_cuda(file: str, cell: str) -> None:
     for kind in ("", "VKRNN_FLOAT64")[: 1 + file.startswith(FLOAT64)]:
         cubin, log = nvrtc.compile_kernel(file, cell, kind=kind)
         assert cubin, log
-    tensors_in_bfloat16 = (*[-1] * STORED, 2**32 - 1)
+    tensors_in_bfloat16 = (*[-1] * STORED, 2**32 - 1, 2**32 - 1)  # both words
     cubin, log = nvrtc.compile_kernel(file, cell, kind="VKRNN_16BIT", constants=tensors_in_bfloat16)
     assert cubin, log

@@ -77,8 +77,8 @@ std::int64_t PlanBuilder::count_of(std::size_t buffer) const {
     return static_cast<std::int64_t>(plan_.buffers.at(buffer).bytes / element_bytes(buffer));
 }
 
-std::uint32_t PlanBuilder::stored(std::initializer_list<std::size_t> tensors) const {
-    std::uint32_t bits = 0, bit = 1;
+std::uint64_t PlanBuilder::stored(std::initializer_list<std::size_t> tensors) const {
+    std::uint64_t bits = 0, bit = 1;
     for (const std::size_t buffer : tensors) {
         if (is_16bit(buffer)) bits |= bit;
         bit <<= 1;

@@ -146,7 +146,7 @@ public:
     [[nodiscard]] std::uint64_t element_bytes(std::size_t buffer) const;
     [[nodiscard]] std::int64_t count_of(std::size_t buffer) const;
     // Returns one bit for each of a kernel's tensors, as Constants::stored takes them.
-    [[nodiscard]] std::uint32_t stored(std::initializer_list<std::size_t> tensors) const;
+    [[nodiscard]] std::uint64_t stored(std::initializer_list<std::size_t> tensors) const;
     // Returns the buffer that already has these contents, or a new one.
     std::size_t constant(std::string name, Block contents);
     // Adds a buffer for elements of `from` in another order, which `layout` identifies. If `from` is an input, later

@@ -21,10 +21,11 @@ Constants& Constants::real(std::uint32_t number, std::string_view name, double v
     return set(number, name, words[0], wide ? As::float64 : As::float32).set(number + 1, {}, words[1]);
 }
 
-Constants& Constants::stored(std::uint32_t tensors, Dtype dtype) {
+Constants& Constants::stored(std::uint64_t tensors, Dtype dtype) {
     if (tensors == 0) return *this;
-    const std::uint32_t bfloat = dtype == Dtype::bfloat16 ? 1 : 0;
-    return set(abi::kStored, "in_16_bits", tensors | bfloat << abi::kStoredBfloat, As::slots);
+    const std::uint32_t bfloat = dtype == Dtype::bfloat16 ? 1 : 0, high = static_cast<std::uint32_t>(tensors >> 32U);
+    return set(abi::kStored, "in_16_bits", static_cast<std::uint32_t>(tensors), As::slots)
+        .set(abi::kStoredHigh, high != 0 ? "further_in_16_bits" : "", high | bfloat << abi::kStoredBfloat, As::slots);
 }
 
 static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);

@@ -20,7 +20,7 @@ public:
     Constants& real(std::uint32_t number, std::string_view name, double value, Dtype dtype);
 
     // Sets how the tensors of a kernel are stored: a bit for each, 1 if it is in this 16-bit type. See abi::kStored.
-    Constants& stored(std::uint32_t tensors, Dtype dtype);
+    Constants& stored(std::uint64_t tensors, Dtype dtype);
     [[nodiscard]] bool has_16bit_tensors() const { return values_.size() > abi::kStored; }
 
     [[nodiscard]] Kernel kernel(std::string shader) && {

@@ -68,7 +68,7 @@ StateStrides state_strides(const Spec& spec, std::int64_t width) {
 
 StepBlock::StepBlock(const PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {
     for (auto& strides : params_.strides) strides.unit = 1;
-    if (is_half(spec_.dtype) && builder.profile().storage_16bit) stored_ = (1U << abi::kViews) - 1;
+    if (is_half(spec_.dtype) && builder.profile().storage_16bit) stored_ = (std::uint64_t{1} << abi::kViews) - 1;
     params_.T = static_cast<std::uint32_t>(spec_.T);
     params_.N = static_cast<std::uint32_t>(spec_.N);
     params_.H = static_cast<std::uint32_t>(spec_.H);
@@ -85,7 +85,7 @@ void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, 
 }
 
 void StepBlock::note_type(abi::uint tensor, std::size_t buffer) {
-    const std::uint32_t bit = 1U << tensor;
+    const std::uint64_t bit = std::uint64_t{1} << tensor;
     stored_ = builder_.is_16bit(buffer) ? stored_ | bit : stored_ & ~bit;
 }
 

@@ -84,7 +84,7 @@ public:
     [[nodiscard]] std::uint32_t packed_views() const { return packed_views_; }
     // Returns how the views and the weights are stored, as Constants::stored takes it. Views that are not set count as
     // stored in the 16-bit type, because zeros are the same in every type.
-    [[nodiscard]] std::uint32_t stored() const { return stored_; }
+    [[nodiscard]] std::uint64_t stored() const { return stored_; }
 
 private:
     // Sets a view of rows of `row` elements for both directions. The elements of direction d begin at element d * part.
@@ -97,7 +97,8 @@ private:
     const PlanBuilder& builder_;
     const Spec& spec_;
     abi::StepParams params_{};
-    std::uint32_t packed_views_ = 0, stored_ = 0;
+    std::uint32_t packed_views_ = 0;
+    std::uint64_t stored_ = 0;
 };
 
 // Returns whether the gradient of any cell state has a row for every step.
