@@ -37,34 +37,39 @@ TEST(Cells, TakeTheDocumentedParameters) {
     const Cell& rnn = cell(CellKind::single_gate_rnn);
     const Cell& lstm = cell(CellKind::lstm);
     const Cell& gru = cell(CellKind::gru);
-    EXPECT_EQ(names(rnn.forward),
-              "source recurrent_weight input_weight? bias? init_state? mask? lengths? reset? reset_state?");
+    EXPECT_EQ(
+        names(rnn.forward),
+        "source recurrent_weight input_weight? bias? init_state? mask? lengths? reset? reset_state? zoneout_mask? "
+        "leak?");
     EXPECT_EQ(names(rnn.gradients),
               "source recurrent_weight source_gradient? z_state state_gradient? input_weight? bias? init_state? mask? "
-              "lengths? reset? reset_state?");
+              "lengths? reset? reset_state? output_fwd? zoneout_mask? leak?");
     EXPECT_EQ(names(lstm.forward),
               "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole? lengths? reset? "
-              "reset_state? reset_cell?");
+              "reset_state? reset_cell? zoneout_mask? zoneout_cell_mask? leak?");
     EXPECT_EQ(
         names(lstm.gradients),
         "source recurrent_weight source_gradient? z_state cell_output_fwd state_gradient? cell_gradient? input_weight? "
-        "bias? init_state? init_cell? mask? peephole? lengths? reset? reset_state? reset_cell?");
+        "bias? init_state? init_cell? mask? peephole? lengths? reset? reset_state? reset_cell? output_fwd? "
+        "zoneout_mask? zoneout_cell_mask? leak?");
     EXPECT_EQ(
         names(gru.forward),
-        "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias? lengths? reset? reset_state?");
+        "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias? lengths? reset? reset_state? "
+        "zoneout_mask? leak?");
     EXPECT_EQ(
         names(gru.gradients),
         "source recurrent_weight source_gradient? z_state output_fwd state_gradient? input_weight? bias? init_state? "
-        "mask? secondary_bias? lengths? reset? reset_state?");
+        "mask? secondary_bias? lengths? reset? reset_state? zoneout_mask? leak?");
 }
 
 TEST(Cells, ReturnGradientsInTheDocumentedOrder) {
     EXPECT_EQ(names(cell(CellKind::single_gate_rnn).gradient_order),
-              "source recurrent_weight input_weight bias init_state reset reset_state");
-    EXPECT_EQ(names(cell(CellKind::lstm).gradient_order),
-              "source recurrent_weight input_weight bias peephole init_state init_cell reset reset_state reset_cell");
+              "source recurrent_weight input_weight bias init_state reset reset_state leak");
+    EXPECT_EQ(
+        names(cell(CellKind::lstm).gradient_order),
+        "source recurrent_weight input_weight bias peephole init_state init_cell reset reset_state reset_cell leak");
     EXPECT_EQ(names(cell(CellKind::gru).gradient_order),
-              "source recurrent_weight input_weight bias init_state secondary_bias reset reset_state");
+              "source recurrent_weight input_weight bias init_state secondary_bias reset reset_state leak");
 }
 
 TEST(Cells, DefaultDescriptorsHoldTheDefaults) {

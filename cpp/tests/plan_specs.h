@@ -94,13 +94,15 @@ inline std::vector<std::string> labels_of(const Plan& plan) {
     return labels;
 }
 
-// A forward and a gradient call with every argument of the cell, lengths included.
+// A forward and a gradient call with every argument of the cell, lengths included, that can be given at the same time.
 inline std::vector<Spec> everything(CellKind kind) {
     Spec spec = make_spec(kind, {Flag::bidirectional, Flag::training});
     if (spec.C() > 0) spec.descriptor.set(Flag::produce_cell, true);
     for (const Parameter& parameter : spec.cell().forward)
-        spec.present |= 1u << static_cast<unsigned>(parameter.argument);
+        if (parameter.argument != Argument::zoneout_mask)
+            spec.present |= 1u << static_cast<unsigned>(parameter.argument);
     Spec gradients = gradients_of(spec);
+    gradients.present |= 1u << static_cast<unsigned>(Argument::output_fwd);
     gradients.descriptor.set(Flag::training, false);
     return {spec, gradients};
 }

@@ -225,7 +225,8 @@ TEST(SpecErrors, NameTheCall) {
 TEST(SpecErrors, Arguments) {
     EXPECT_EQ(message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
               "[lstm] secondary_bias: unknown argument; lstm takes source, recurrent_weight, input_weight, bias, "
-              "init_state, init_cell, mask, peephole, lengths, reset, reset_state, reset_cell");
+              "init_state, init_cell, mask, peephole, lengths, reset, reset_state, reset_cell, zoneout_mask, "
+              "zoneout_cell_mask, leak");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{recurrent_weight, tensor({16, 4})}}),
               "[lstm] source: expected an array, got none");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),

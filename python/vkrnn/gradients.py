@@ -29,6 +29,9 @@ def single_gate_rnn_gradients(
     lengths: Integers | None = None,
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
+    output_fwd: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -54,6 +57,9 @@ def single_gate_rnn_gradients(
     {lengths}
     {reset}
     {reset_state}
+    {output_fwd}
+    {zoneout_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -62,9 +68,9 @@ def single_gate_rnn_gradients(
     Returns
     -------
     Gradients
-        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``reset``, ``reset_state``: the
-        gradient with respect to the argument of that name, in its shape. Gradients of arguments that were not given are
-        left out.
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``reset``, ``reset_state``,
+        ``leak``: the gradient with respect to the argument of that name, in its shape. Gradients of arguments that were
+        not given are left out.
 
     {raises}
 
@@ -88,6 +94,10 @@ def single_gate_rnn_gradients(
     With `reset`, h[t-1] is the state after the reset. With g = dh, its gradient, and u the state before the reset,
     ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g``, and the step before gets r[t] g.
 
+    With `zoneout_mask` or `leak`, h[t] in these equations is the cell's new h, before the blend. With k the mask or the
+    leak and g = source_gradient[t] + dh, the new h gets k[t] g and h[t-1] gets (1 - k[t]) g, which is added to dh
+    before it is clamped; ``leak = sum (h[t] - h[t-1]) g``.
+
     Mirrors MPSGraph's ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:``
     ``bias:initState:mask:descriptor:name:)`` and its shorter forms.
 
@@ -101,7 +111,8 @@ def single_gate_rnn_gradients(
     array([1.75, 1.5 , 1.  ], dtype=float32)
     """
     saved = source, recurrent_weight, source_gradient, z_state, state_gradient
-    arrays = *saved, input_weight, bias, init_state, mask, lengths, reset, reset_state
+    steps = reset, reset_state, output_fwd, zoneout_mask, leak
+    arrays = *saved, input_weight, bias, init_state, mask, lengths, *steps
     return call(Gradients, "single_gate_rnn_gradients", arrays, descriptor, name, device, out)
 
 
@@ -125,6 +136,10 @@ def lstm_gradients(
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
     reset_cell: Tensor[A] | None = None,
+    output_fwd: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    zoneout_cell_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -156,6 +171,10 @@ def lstm_gradients(
     {reset}
     {reset_state}
     {reset_cell}
+    {output_fwd}
+    {zoneout_mask}
+    {zoneout_cell_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -165,8 +184,8 @@ def lstm_gradients(
     -------
     LSTMGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``peephole``, ``init_state``, ``init_cell``,
-        ``reset``, ``reset_state``, ``reset_cell``: the gradient with respect to the argument of that name, in its
-        shape. Gradients of arguments that were not given are left out.
+        ``reset``, ``reset_state``, ``reset_cell``, ``leak``: the gradient with respect to the argument of that name, in
+        its shape. Gradients of arguments that were not given are left out.
 
     {raises}
 
@@ -199,6 +218,10 @@ def lstm_gradients(
     u the state before the reset, ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g`` (``reset_cell``
     likewise), and the step before gets r[t] g.
 
+    With `zoneout_mask` or `leak`, h[t] in these equations is the cell's new h, before the blend. With k the mask or the
+    leak and g = source_gradient[t] + dh, the new h gets k[t] g and h[t-1] gets (1 - k[t]) g, which is added to dh
+    before it is clamped; ``leak = sum (h[t] - h[t-1]) g``. With `zoneout_cell_mask`, c is shared out likewise.
+
     Mirrors MPSGraph's ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:``
     ``cellGradient:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its shorter forms.
 
@@ -211,7 +234,8 @@ def lstm_gradients(
     Results(lstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
     """
     saved = source, recurrent_weight, source_gradient, z_state, cell_output_fwd, state_gradient, cell_gradient
-    arrays = *saved, input_weight, bias, init_state, init_cell, mask, peephole, lengths, reset, reset_state, reset_cell
+    steps = reset, reset_state, reset_cell, output_fwd, zoneout_mask, zoneout_cell_mask, leak
+    arrays = *saved, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *steps
     return call(LSTMGradients, "lstm_gradients", arrays, descriptor, name, device, out)
 
 
@@ -232,6 +256,8 @@ def gru_gradients(
     lengths: Integers | None = None,
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -260,6 +286,8 @@ def gru_gradients(
     {lengths}
     {reset}
     {reset_state}
+    {zoneout_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -269,8 +297,8 @@ def gru_gradients(
     -------
     GRUGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``, ``reset``,
-        ``reset_state``: the gradient with respect to the argument of that name, in its shape. Gradients of arguments
-        that were not given are left out.
+        ``reset_state``, ``leak``: the gradient with respect to the argument of that name, in its shape. Gradients of
+        arguments that were not given are left out.
 
     {raises}
 
@@ -300,6 +328,10 @@ def gru_gradients(
     With `reset`, h[t-1] is the state after the reset. With g = dh, its gradient, and u the state before the reset,
     ``reset = sum (u - s) g``, ``reset_state = sum (1 - r[t]) g``, and the step before gets r[t] g.
 
+    With `zoneout_mask` or `leak`, h[t] in these equations is the cell's new h, before the blend. With k the mask or the
+    leak and g = source_gradient[t] + dh, the new h gets k[t] g and h[t-1] gets (1 - k[t]) g, which is added to dh
+    before it is clamped; ``leak = sum (h[t] - h[t-1]) g``.
+
     Mirrors MPSGraph's ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:``
     ``bias:initState:mask:secondaryBias:descriptor:name:)`` and its shorter forms.
 
@@ -313,7 +345,8 @@ def gru_gradients(
     """
     warn_of_unused_bias("[gru_gradients]", secondary_bias, descriptor)
     saved = source, recurrent_weight, source_gradient, z_state, output_fwd, state_gradient
-    arrays = *saved, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
+    steps = reset, reset_state, zoneout_mask, leak
+    arrays = *saved, input_weight, bias, init_state, mask, secondary_bias, lengths, *steps
     return call(GRUGradients, "gru_gradients", arrays, descriptor, name, device, out)
 
 
@@ -342,6 +375,9 @@ def slstm_gradients(
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
     reset_cell: Tensor[A] | None = None,
+    output_fwd: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -380,6 +416,9 @@ def slstm_gradients(
     {reset}
     {reset_state}
     {reset_cell}
+    {output_fwd}
+    {zoneout_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -389,9 +428,9 @@ def slstm_gradients(
     -------
     SLSTMGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``init_cell``,
-        ``init_normalizer``, ``init_stabilizer``, ``reset``, ``reset_state``, ``reset_cell``: the gradient with respect
-        to the argument of that name, in its shape. Gradients of arguments that were not given, and of a `reset` of
-        bool, are left out.
+        ``init_normalizer``, ``init_stabilizer``, ``reset``, ``reset_state``, ``reset_cell``, ``leak``: the gradient
+        with respect to the argument of that name, in its shape. Gradients of arguments that were not given, and of a
+        `reset` of bool, are left out.
 
     {raises}
 
@@ -422,6 +461,10 @@ def slstm_gradients(
     gradient of a gate is 0 where its sum was clamped. With ``gradient_clip``, each new dh is clamped to
     [-gradient_clip, gradient_clip].
 
+    With `zoneout_mask` or `leak`, h[t] in these equations is the cell's new h, before the blend. With k the mask or the
+    leak and g = source_gradient[t] + dh, the new h gets k[t] g and h[t-1] gets (1 - k[t]) g, which is added to dh
+    before it is clamped; ``leak = sum (h[t] - h[t-1]) g``.
+
     Examples
     --------
     >>> import numpy as np, vkrnn
@@ -433,6 +476,6 @@ def slstm_gradients(
     kept = z_state, cell_output_fwd, normalizer_output_fwd, stabilizer_output_fwd
     upstream = state_gradient, cell_gradient, normalizer_gradient, stabilizer_gradient
     states = init_state, init_cell, init_normalizer, init_stabilizer
-    rest = input_weight, bias, *states, mask, lengths, reset, reset_state, reset_cell
-    arrays = source, recurrent_weight, source_gradient, *kept, *upstream, *rest
+    steps = lengths, reset, reset_state, reset_cell, output_fwd, zoneout_mask, leak
+    arrays = source, recurrent_weight, source_gradient, *kept, *upstream, input_weight, bias, *states, mask, *steps
     return call(SLSTMGradients, "slstm_gradients", arrays, descriptor, name, device, out)

@@ -26,6 +26,7 @@ Array: TypeAlias = npt.NDArray[Any] | DeviceArray
 
 _GRADIENTS: dict[str, Any] = {"lstm": LSTMGradients, "gru": GRUGradients, "slstm": SLSTMGradients}
 _PREFIX = "[network]"
+_OF_STEPS = ("reset_state", "reset_cell", "zoneout_mask", "zoneout_cell_mask")  # with an entry for each layer
 _AXES = {"reset": (2, 3)}  # of sequences that need not have three
 
 
@@ -123,6 +124,8 @@ class Network:
         training: bool = False,
         reset_state: Sequence[Any] | None = None,
         reset_cell: Sequence[Any] | None = None,
+        zoneout_mask: Sequence[Any] | None = None,
+        zoneout_cell_mask: Sequence[Any] | None = None,
     ) -> NetworkResult:
         """Run all layers.
 
@@ -149,6 +152,9 @@ class Network:
             Whether the result can be given to `gradients`.
         reset_state, reset_cell : sequence of array [N, D H] or [T, N, D H], optional
             The states that resets start from, an entry for each layer; None in it means zeros.
+        zoneout_mask, zoneout_cell_mask : sequence of array [T, N, D H] or [D H], optional
+            The new states' parts, an entry for each layer, as the functions' arguments; None in it means ones. A layer
+            may have one of [D H] among its weights instead, or a `leak`.
 
         Returns
         -------
@@ -162,7 +168,8 @@ class Network:
             As a call of a function.
         """
         states = init_state, init_cell, init_normalizer, init_stabilizer
-        call = self._forward_call(source, *states, mask, between, lengths, reset, training, reset_state, reset_cell)
+        steps = reset_state, reset_cell, zoneout_mask, zoneout_cell_mask
+        call = self._forward_call(source, *states, mask, between, lengths, reset, training, *steps)
         self._refresh()
         made = self._network.forward(*call)
         count = len(self.layers)
@@ -174,7 +181,8 @@ class Network:
 
     def _forward_call(self, source: Any, *rest: Any) -> tuple[Any, ...]:
         """Return what the core's network takes for a forward call. `rest` are the other arguments of `forward`."""
-        *states, mask, between, lengths, reset, training, reset_state, reset_cell = rest
+        count = len(_OF_STEPS)
+        *states, mask, between, lengths, reset, training = rest[:-count]
         given: list[dict[str, Any]] = [{} for _ in self.layers]
         given[0]["source"] = self._sequence(source, "source")
         if lengths is not None:
@@ -183,8 +191,7 @@ class Network:
             given[0]["reset"] = self._sequence(reset, "reset")
         for number, layer in enumerate(self.layers):
             given[number].update({name: layer.arguments[name] for name in INITIAL if name in layer.arguments})
-        names = (*INITIAL, "mask", "reset_state", "reset_cell")
-        for name, values in zip(names, (*states, mask, reset_state, reset_cell), strict=True):
+        for name, values in zip((*INITIAL, "mask", *_OF_STEPS), (*states, mask, *rest[-count:]), strict=True):
             self._take(given, name, values)
         masks = [None if each is None else self._sequence(each, "between") for each in self._each("between", between)]
         return given, masks, bool(training), self.device, self.device._rounds()
@@ -287,7 +294,7 @@ class Network:
     def _take(self, given: list[dict[str, Any]], name: str, values: Sequence[Any] | None) -> None:
         for number, value in enumerate(self._each(name, values)):
             if value is not None:
-                operand = self._sequence if name in ("mask", "reset_state", "reset_cell") else self._operand
+                operand = self._sequence if name in ("mask", *_OF_STEPS) else self._operand
                 given[number][name] = operand(value, f"{name}[{number}]")
 
     def _operand(self, value: Any, name: str) -> Any:

@@ -26,6 +26,8 @@ def single_gate_rnn(
     lengths: Integers | None = None,
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -46,6 +48,8 @@ def single_gate_rnn(
     {lengths}
     {reset}
     {reset_state}
+    {zoneout_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -76,6 +80,9 @@ def single_gate_rnn(
 
     With `reset`, h[t-1] in these equations is the state after the reset.
 
+    With `zoneout_mask` or `leak`, the step's new h is blended with h[t-1] after the equations:
+    ``h[t] = k[t] * h[t] + (1 - k[t]) * h[t-1]``, where k is the mask or the leak.
+
     Mirrors MPSGraph's ``singleGateRNN(_:recurrentWeight:inputWeight:bias:initState:mask:descriptor:name:)`` and its
     shorter forms.
 
@@ -87,7 +94,8 @@ def single_gate_rnn(
     >>> output.ravel()
     array([1.  , 2.5 , 4.25], dtype=float32)
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state
+    blends = zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state, *blends
     return call(Outputs, "single_gate_rnn", arrays, descriptor, name, device, out)
 
 
@@ -106,6 +114,9 @@ def lstm(
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
     reset_cell: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    zoneout_cell_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -129,6 +140,9 @@ def lstm(
     {reset}
     {reset_state}
     {reset_cell}
+    {zoneout_mask}
+    {zoneout_cell_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -162,6 +176,10 @@ def lstm(
 
     With `reset`, h[t-1] and c[t-1] in these equations are the states after the reset.
 
+    With `zoneout_mask` or `leak`, the step's new h is blended with h[t-1] after the equations:
+    ``h[t] = k[t] * h[t] + (1 - k[t]) * h[t-1]``, where k is the mask or the leak. With `zoneout_cell_mask`, c[t] is
+    blended likewise; the new h still has the cell's own new c.
+
     Mirrors MPSGraph's ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)``
     and its shorter forms. The gates are in the order of PyTorch and Keras.
 
@@ -173,8 +191,8 @@ def lstm(
     >>> output.shape, cell.shape
     ((5, 3, 2), (5, 3, 2))
     """
-    resets = reset, reset_state, reset_cell
-    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *resets
+    steps = reset, reset_state, reset_cell, zoneout_mask, zoneout_cell_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *steps
     return call(LSTMOutputs, "lstm", arrays, descriptor, name, device, out)
 
 
@@ -191,6 +209,8 @@ def gru(
     lengths: Integers | None = None,
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -212,6 +232,8 @@ def gru(
     {lengths}
     {reset}
     {reset_state}
+    {zoneout_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -246,6 +268,9 @@ def gru(
 
     With `reset`, h[t-1] in these equations is the state after the reset.
 
+    With `zoneout_mask` or `leak`, the step's new h is blended with h[t-1] after the equations:
+    ``h[t] = k[t] * h[t] + (1 - k[t]) * h[t-1]``, where k is the mask or the leak.
+
     Mirrors MPSGraph's ``GRU(_:recurrentWeight:inputWeight:bias:initState:mask:secondaryBias:descriptor:name:)`` and its
     shorter forms. ``GRUDescriptor(reset_gate_first=True, reset_after=True)`` is PyTorch's GRU.
 
@@ -257,7 +282,8 @@ def gru(
     Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
     """
     warn_of_unused_bias("[gru]", secondary_bias, descriptor)
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
+    steps = reset, reset_state, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, *steps
     return call(Outputs, "gru", arrays, descriptor, name, device, out)
 
 
@@ -277,6 +303,8 @@ def slstm(
     reset: Tensor[A] | None = None,
     reset_state: Tensor[A] | None = None,
     reset_cell: Tensor[A] | None = None,
+    zoneout_mask: Tensor[A] | None = None,
+    leak: Tensor[A] | float | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -301,6 +329,8 @@ def slstm(
     {reset}
     {reset_state}
     {reset_cell}
+    {zoneout_mask}
+    {leak}
     {descriptor}
     {name}
     {device}
@@ -341,6 +371,10 @@ def slstm(
     With `reset`, h[t-1] and c[t-1] in these equations are the states after the reset, and n[t-1] is r[t] n[t-1]. m[t-1]
     stays as it is, but becomes 0 where r[t] is 0.
 
+    With `zoneout_mask` or `leak`, the step's new h is blended with h[t-1] after the equations:
+    ``h[t] = k[t] * h[t] + (1 - k[t]) * h[t-1]``, where k is the mask or the leak. There is no mask for c: it has the
+    scale exp(-m[t]), so that c[t-1] cannot take its place.
+
     Examples
     --------
     >>> import numpy as np, vkrnn
@@ -348,6 +382,7 @@ def slstm(
     >>> slstm(source, weight).output[:, 0, 0].round(5)
     array([0.55677, 0.55677, 0.55677, 0.55677, 0.55677], dtype=float32)
     """
-    states, resets = (init_state, init_cell, init_normalizer, init_stabilizer), (reset, reset_state, reset_cell)
-    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths, *resets
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    steps = lengths, reset, reset_state, reset_cell, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, *steps
     return call(SLSTMOutputs, "slstm", arrays, descriptor, name, device, out)

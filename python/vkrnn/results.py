@@ -252,7 +252,7 @@ class Gradients(Results[A]):
     Attributes
     ----------
     source, recurrent_weight : array
-    input_weight, bias, init_state, reset_state : array
+    input_weight, bias, init_state, reset_state, leak : array
         Present if the argument was given.
     reset : array
         Present if the argument was given, and is not of bool.
@@ -265,6 +265,7 @@ class Gradients(Results[A]):
     init_state: A
     reset: A
     reset_state: A
+    leak: A
 
 
 class LSTMGradients(Gradients[A]):
@@ -272,7 +273,7 @@ class LSTMGradients(Gradients[A]):
 
     Attributes
     ----------
-    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state : array
+    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state, leak : array
         As in `Gradients`.
     peephole, init_cell, reset_cell : array
         Present if the argument was given.
@@ -288,7 +289,7 @@ class SLSTMGradients(Gradients[A]):
 
     Attributes
     ----------
-    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state : array
+    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state, leak : array
         As in `Gradients`.
     init_cell, init_normalizer, init_stabilizer, reset_cell : array
         Present if the argument was given.
@@ -305,7 +306,7 @@ class GRUGradients(Gradients[A]):
 
     Attributes
     ----------
-    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state : array
+    source, recurrent_weight, input_weight, bias, init_state, reset, reset_state, leak : array
         As in `Gradients`.
     secondary_bias : array
         Present if the argument was given.

@@ -26,6 +26,13 @@ INLINE bool forms(uint gate) {
     return true;
 }
 
+// Whether a step reads h before it.
+#ifdef CELL_KEEPS_HIDDEN
+CONSTANT bool reads_hidden = true;
+#else
+CONSTANT bool reads_hidden = blends_hidden != 0;
+#endif
+
 struct CellInputs {
     bool ended, last;                      // `ended`: the step is past the row's end; `last`: it is the row's last
     Loaded up[CELL_STATES];                // carried from the later step, without the recurrent product's part
@@ -37,6 +44,7 @@ struct CellInputs {
     Loaded begun;                          // second phase: the first phase's part of the scaling gate's delta
     Loaded factor, start[CELL_STATES];     // of this step's reset
     Loaded later_factor;                   // of the reset of step k + 1
+    Loaded blend[CELL_STATES];             // the new states' parts
 };
 
 INLINE int own_step(Element e) { return max(e.k, 0); }   // step -1 has no inputs of its own and ignores what it loads
@@ -64,9 +72,8 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     inputs.factor = fetch_reset(p, kReset, d, here, n, 0, j);
     for (uint s = 0; s < RESET_STARTS; ++s) inputs.start[s] = fetch_start(p, d, here, n, s, j);
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = LEARNED_VECTOR(p, e, i);
-#ifdef CELL_KEEPS_HIDDEN
-    inputs.before[0] = fetch_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
-#endif
+    if (reads_hidden) inputs.before[0] = fetch_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
+    for (uint s = 0; s < CELL_STATES; ++s) inputs.blend[s] = fetch_blend(p, s, d, here, n, j);
 #ifdef CELL_SCALE
     if (scales_product != 0) inputs.q = fetch_view(p, kProduct, d, here, n, 0, j);
 #endif
@@ -88,6 +95,7 @@ struct CellResults {
     Real dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
     bool passed_reset;             // whether the gradients from step k + 1 have passed its reset
     Real reset_up[CELL_STATES];    // these gradients before that
+    Real blend_up;                 // the gradient of the new h's part
 };
 
 // Computes the deltas. `through` is the recurrent product: the gradient that comes from the later step.
@@ -127,10 +135,10 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     Real v[CELL_GATES], before[CELL_STATES], after[CELL_STATES], q = 0.0f;
     before[0] = after[0] = 0.0f;
     for (uint g = 0; g < CELL_GATES; ++g) v[g] = g < CELL_VECTORS ? value_of(kVectors, inputs.v[g]) : 0.0f;
-#ifdef CELL_KEEPS_HIDDEN
-    before[0] = previous_of(kHidden, kInitHidden, here, inputs.before[0]);
-    before[0] = reset_of(p, e.direction, here, inputs.factor, 0, before[0], inputs.start[0]);
-#endif
+    if (reads_hidden) {
+        before[0] = previous_of(kHidden, kInitHidden, here, inputs.before[0]);
+        before[0] = reset_of(p, e.direction, here, inputs.factor, 0, before[0], inputs.start[0]);
+    }
 #ifdef CELL_SCALE
     if (scales_product != 0) q = value_of(kProduct, inputs.q);
 #endif
@@ -140,7 +148,21 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
         before[s] = reset_of(p, e.direction, here, inputs.factor, s, before[s], inputs.start[s]);
         after[s] = value_of(kCell, inputs.after[s]);
     }
+    // The states after a blend are not the cell's, which are computed again.
+    if (blends_cell != 0 || keeps_blend_up != 0) cell_states(kept, before, after);
+    made.blend_up = keeps_blend_up != 0 ? (after[0] - before[0]) * up[0] : 0.0f;
+    Real past[CELL_STATES];
+    for (uint s = 0; s < CELL_STATES; ++s) {
+        past[s] = 0.0f;
+        if (blends(s)) {
+            Real share = value_of(kBlend + s, inputs.blend[s]);
+            past[s] = part(1.0f - share, up[s]);
+            up[s] = part(share, up[s]);
+        }
+    }
     cell_backward(kept, v, before, after, q, up, made.dx, made.dr, made.carry);
+    for (uint s = 0; s < CELL_STATES; ++s)
+        if (blends(s)) made.carry[s] += past[s];
     return made;
 }
 
@@ -154,6 +176,7 @@ INLINE void store_delta(Params p, Element e, uint gate, CellResults made) {
 
 INLINE void clear_deltas(Params p, Element e) {
     if (phase == 2) return;
+    if (keeps_blend_up != 0) clear_view(p, kBlendUp, e.direction, e.k, e.n, 0, e.j);
     for (uint g = 0; g < CELL_GATES; ++g) {
         clear_view(p, kDelta, e.direction, e.k, e.n, slot_of(g), e.j);
 #ifdef CELL_SCALE
@@ -191,6 +214,7 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
         return;
     }
 #endif
+    if (keeps_blend_up != 0) store_view(p, kBlendUp, e.direction, e.k, e.n, 0, e.j, made.blend_up);
     for (uint g = 0; g < CELL_GATES; ++g) store_delta(p, e, g, made);
     for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j, made.carry[s]);
 }

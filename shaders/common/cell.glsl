@@ -8,7 +8,9 @@
 // It may call activate, derivative, exponential and log_sigmoid, max and step of GLSL, and
 // choose(edge, x, a, b), which is a where x >= edge, and b elsewhere. For gates that the option `clip` applies
 // to, it calls activate_gate and gate_derivative instead.
-// Drivers know a cell by these macros alone:
+// Every cell also defines cell_states, which computes h after the cell's step again, from the training state and the
+// states before. If the cell has one state besides h, it also computes that; if more, `after` has them.
+// Drivers know a cell by these functions and macros alone:
 //   CELL_GATES          number of gates; arrays over gates are in the canonical order of the cell's row in cells.cpp
 //   CELL_STATES         number of states: h, then the cell states
 //   CELL_VECTORS        number of learned vectors of H elements besides the weights and biases

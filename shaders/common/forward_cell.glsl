@@ -24,7 +24,8 @@ CONSTANT uint end_product = CELL_GATES;
 #define FIRST_KEPT first_product
 #endif
 
-// Defined if a step reads h of the step before: its cell does, or its driver's product takes h itself as operand.
+// Defined if a step reads h of the step before even if it does not blend: its cell does, or its driver's product takes h
+// itself as operand.
 #ifdef CELL_KEEPS_HIDDEN
 #define READS_HIDDEN
 #endif
@@ -34,6 +35,7 @@ struct CellInputs {
     Loaded mask;                              // mask on the operand of the next product
     Loaded factor, start[CELL_STATES];        // of this step's reset
     Loaded next_factor, next_start;           // of the reset before the next product
+    Loaded blend[CELL_STATES];                // the new states' parts
 };
 
 INLINE int next_step(Params p, Element e) { return min(e.k + 1, int(params_of(p).T) - 1); }
@@ -57,6 +59,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     int next = next_step(p, e);
     inputs.next_factor = fetch_reset(p, kReset, e.direction, next, e.n, 0, e.j);
     inputs.next_start = fetch_start(p, e.direction, next, e.n, 0, e.j);
+    for (uint s = 0; s < CELL_STATES; ++s) inputs.blend[s] = fetch_blend(p, s, e.direction, e.k, e.n, e.j);
     return inputs;
 }
 
@@ -98,6 +101,9 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
     else
 #endif
         cell_forward(x, r, v, before, made.after, made.kept);
+    for (uint s = 0; s < CELL_STATES; ++s)
+        if (phase != 1 && blends(s))
+            made.after[s] = blended(value_of(kBlend + s, inputs.blend[s]), made.after[s], before[s]);
     made.operand = reset_of(p, e.direction, next_step(p, e), inputs.next_factor, 0, made.after[0],
                             inputs.next_start) * mask;
 #ifdef CELL_SCALE
@@ -122,7 +128,10 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
 #ifdef READS_HIDDEN
     store_carried(p, kHidden, kCarryHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
 #else
-    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+    if (blends_hidden != 0)
+        store_carried(p, kHidden, kCarryHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+    else
+        store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
 #endif
     for (uint s = 1; s < CELL_STATES; ++s)
         store_carried(p, kCell, kCarryCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);

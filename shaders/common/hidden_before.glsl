@@ -1,4 +1,5 @@
-// h before a step and its reset: the initial state, or h of the step before, from the training state if need be.
+// h before a step and its reset: the initial state, or h of the step before, from the training state if need be. After a
+// blend, h does not follow from the training state.
 #ifndef VKRNN_HIDDEN_BEFORE_GLSL
 #define VKRNN_HIDDEN_BEFORE_GLSL
 #include "chosen_cell.glsl"
@@ -9,7 +10,9 @@ INLINE Real hidden_before(Params p, uint d, uint n, uint j, int k) {
 #ifdef CELL_KEEPS_HIDDEN
     hidden = load_previous(p, kHidden, kInitHidden, d, k, n, 0, j);
 #else
-    if (k == 0) {
+    if (blends_hidden != 0 || blends_cell != 0) {
+        hidden = load_previous(p, kHidden, kInitHidden, d, k, n, 0, j);
+    } else if (k == 0) {
         hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
     } else {
         Real kept[CELL_GATES], after[CELL_STATES];

@@ -17,6 +17,9 @@ SPECIALIZED(kHasParts, uint, has_parts, 0)
 SPECIALIZED(kHasHeads, uint, has_heads, 0)
 SPECIALIZED(kHasReset, uint, has_reset, 0)
 SPECIALIZED(kKeepsResetUp, uint, keeps_reset_up, 0)
+SPECIALIZED(kBlendsHidden, uint, blends_hidden, 0)
+SPECIALIZED(kBlendsCell, uint, blends_cell, 0)
+SPECIALIZED(kKeepsBlendUp, uint, keeps_blend_up, 0)
 
 PARAMETERS(Params, StepParams)
 READONLY_REFERENCE(Integer, int, value, 4)
@@ -183,6 +186,12 @@ INLINE Real part(Real a, Real x) { return a == 0.0f ? 0.0f : a * x; }
 #define load_reset(p, direction, step, n, s, j, state)                                              \
     reset_of(p, direction, step, fetch_reset(p, kReset, direction, step, n, 0, j), s, state, \
              (s) < RESET_STARTS ? fetch_start(p, direction, step, n, s, j) : Loaded(0))
+
+// Blends. After a step, h becomes part * h + (1 - part) * old, where `old` is h from which the step began, after its
+// reset. So does the cell state of a cell with a single one. State 0 is h.
+#define blends(state) ((state) == 0 ? blends_hidden != 0 : (state) == 1 && blends_cell != 0)
+#define fetch_blend(p, state, direction, step, n, j) \
+    (blends(state) ? fetch_view(p, kBlend + (state), direction, step, n, 0, j) : Loaded(0))
 
 // Returns unit j of the operand of step 0's product.
 INLINE Real first_operand(Params p, uint direction, uint n, uint j) {

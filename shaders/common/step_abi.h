@@ -52,8 +52,11 @@ const uint kResetState = 22u;      // the states that resets start from
 const uint kResetCell = 23u;
 const uint kResetUp = 24u;         // backward: gradients of the states after resets, of every step
 const uint kResetUpCell = 25u;
+const uint kBlend = 26u;           // the new state's part of h after a step, and of the cell state: see common/step.glsl
+const uint kBlendCell = 27u;       // = kBlend + 1
+const uint kBlendUp = kProjected;  // backward: gradients of the parts of h, of every step
 // A strategy may have a few views of its own, from kOwnView on: see its folder.
-const uint kOwnView = 26u;
+const uint kOwnView = 28u;
 // Views of reset_gradients.glsl, which runs after the loop. Its constant kKeep has bit i if view kResetGradient + i is
 // wanted.
 const uint kResetGradient = kOwnView;            // for each unit
@@ -112,7 +115,10 @@ const uint kHasHeads = 35u;            // 1: the H units of a direction or part 
 const uint kHasReset = 36u;            // 1: there are resets
 const uint kKeepsResetUp = 37u;        // backward, 1: kResetUp and kResetUpCell are stored
 const uint kHasGradientClip = 38u;     // backward, 1: kGradientClip limits
-const uint kStepConstants = 39u;
+const uint kBlendsHidden = 39u;        // 1: kBlend is given
+const uint kBlendsCell = 40u;          // 1: kBlendCell is given
+const uint kKeepsBlendUp = 41u;        // backward, 1: kBlendUp is stored
+const uint kStepConstants = 42u;
 const uint kMaxRows = 16u;             // largest value of kRows if invocations share dot products
 
 #ifdef __cplusplus

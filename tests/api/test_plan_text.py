@@ -15,7 +15,7 @@ SMALL = Case("lstm", 5, 3, 7, 4, {"bidirectional": True}, frozenset({"input_weig
 FORWARD = """\
 lstm  T=5 N=3 I=7 H=4 D=2
 schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 8.5 kB
+buffers: 8.6 kB
   scratch   zeros                             16 B
   input     source                            420 B
   input     recurrent_weight                  512 B
@@ -27,7 +27,7 @@ buffers: 8.5 kB
   result    output                            480 B
   result    cell_output                       480 B
   result    z_state                           1.9 kB
-  constant  parameters                        1.5 kB
+  constant  parameters                        1.6 kB
 steps: 6 dispatches, 10.6 kFLOP in products
   clear zeros
   project                           gemm_tiled  groups 1 x 1 x 1
@@ -41,7 +41,7 @@ steps: 6 dispatches, 10.6 kFLOP in products
 GRADIENTS = """\
 lstm_gradients  T=5 N=3 I=7 H=4 D=2
 schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 13.8 kB
+buffers: 13.9 kB
   scratch   zeros                             16 B
   input     source                            420 B
   input     recurrent_weight                  512 B
@@ -62,9 +62,9 @@ buffers: 13.8 kB
   scratch   operand                           480 B
   scratch   previous cell                     480 B
   scratch   carried cell                      96 B
-  constant  parameters                        1.5 kB
+  constant  parameters                        1.6 kB
   scratch   transposed weight                 512 B
-  constant  parameters                        1.5 kB
+  constant  parameters                        1.6 kB
 steps: 13 dispatches, 21.1 kFLOP in products
   clear zeros
   recompute                         lstm_recompute  groups 15 x 1 x 2

@@ -35,6 +35,11 @@ INLINE void cell_forward(const Real x[2], const Real r[2], const Real v[2], cons
     cell_forward_second(x, scaled, before, after, kept);
 }
 
+INLINE void cell_states(const Real kept[2], const Real before[1], inout Real after[1]) {
+    Real share = (1.0f - zoneout()) * kept[0];
+    after[0] = (1.0f - share) * before[0] + share * kept[1];
+}
+
 // If a step has two phases, this first one computes only that part of df which comes from f as the update gate.
 INLINE void cell_backward(const Real kept[2], const Real v[2], const Real before[1], const Real after[1], Real q,
                           const Real up[1], out Real dx[2], out Real dr[2], out Real carry[1]) {

@@ -155,6 +155,9 @@ std::vector<Named> problems(const Cell& row) {
             return std::holds_alternative<Flag>(property.kind) && std::get<Flag>(property.kind) == flag;
         });
     };
+    add("with zoneout, in both directions with everything", {5, 4, 3, 6}, {Flag::bidirectional}, {leak});
+    add("with a leak", {4, 3, 2, 5}, {Flag::reverse}, {zoneout_mask, zoneout_cell_mask});
+    const std::size_t blends = all.size();
     add("with nothing but weights", {4, 3, 2, 5}, {},
         {bias, init_state, init_cell, mask, lengths, reset, reset_state, reset_cell});
     if (has(Flag::other_gate_order)) {
@@ -171,6 +174,10 @@ std::vector<Named> problems(const Cell& row) {
     if (has(Flag::reset_after))
         add("with a scaled product, in both directions with everything", {5, 4, 3, 6},
             {Flag::reset_after, Flag::bidirectional});
+    for (std::size_t i = blends; i < all.size(); ++i)
+        std::erase_if(all[i].problem.given, [](Argument argument) {
+            return argument == zoneout_mask || argument == zoneout_cell_mask || argument == leak;
+        });
     return all;
 }
 
@@ -187,7 +194,7 @@ std::vector<StrategyChoice> choices(const Profile& profile) {
 }
 
 // Returns how many of the two calls must run. Matrix units take only float32, and forward calls only if h has bounds,
-// which it has not with factors of resets.
+// which it has not with factors of resets or blends. Slices have no blends.
 // Strategies with one dispatch take only cells with one phase. Calls as small as these run wherever the strategy does.
 int least_fitting(const std::string& schedule, const Problem& problem, Dtype dtype) {
     const bool matrices = schedule == "matrices" || schedule == "persistent";
@@ -195,7 +202,9 @@ int least_fitting(const std::string& schedule, const Problem& problem, Dtype dty
     const bool two_phases = problem.row().candidate && !problem.descriptor.has(Flag::reset_after);
     if ((matrices || one_dispatch) && dtype == Dtype::float64) return 0;
     if (one_dispatch && two_phases) return 0;
-    return matrices && (!problem.row().bounds || problem.has(reset)) ? 1 : 2;
+    const bool blends = problem.has(zoneout_mask) || problem.has(leak);
+    if (schedule == "slices" && blends) return 0;
+    return matrices && (!problem.row().bounds || problem.has(reset) || blends) ? 1 : 2;
 }
 
 class EachCell : public testing::TestWithParam<std::size_t> {};

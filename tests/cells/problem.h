@@ -36,9 +36,10 @@ inline TensorShape shape_of(const Problem& problem, Argument argument) {
     const auto& [T, N, I, H] = problem.sizes;
     const ShapeRule& rule = shape_rule(argument, problem.has(input_weight));
     const auto& accepted = problem.D() == 2 ? rule.bidirectional : rule.unidirectional;
-    const bool each_step = argument == cell_gradient && problem.each_cell;
+    const bool is_blend = argument == zoneout_mask || argument == zoneout_cell_mask || argument == leak;
+    const bool is_largest = is_blend || (argument == cell_gradient && problem.each_cell);
     TensorShape shape;
-    for (const Axis axis : each_step ? accepted.back() : accepted.front()) {
+    for (const Axis axis : is_largest ? accepted.back() : accepted.front()) {
         switch (axis) {
             case Axis::T: shape.push_back(T); break;
             case Axis::N: shape.push_back(N); break;
@@ -77,13 +78,14 @@ private:
     std::uint64_t state_ = 1;
 };
 
-// Factors of resets are from 0 to 1.
+// Factors of resets and parts of new states are from 0 to 1.
 inline Arrays make_arrays(const Problem& problem) {
     Numbers numbers;
     Arrays arrays;
     for (const Argument argument : problem.given) {
         const std::size_t count = count_of(shape_of(problem, argument));
-        const bool is_factor = argument == reset;
+        const bool is_factor =
+            argument == reset || argument == zoneout_mask || argument == zoneout_cell_mask || argument == leak;
         arrays[argument] = numbers(count, is_factor ? 0.5 : 0.0, is_factor ? 0.5 : 0.8);
         if (argument == lengths)
             for (std::size_t n = 0; n < count; ++n)
@@ -186,7 +188,16 @@ inline Expected run_equations(const Problem& problem, const Arrays& arrays, cons
                     operand[static_cast<std::size_t>(j)] *= at(arrays, mask, row + j, 1);
                 const bool scales_product = problem.row().candidate && problem.row().candidate->scales_product &&
                                             problem.descriptor.has(*problem.row().candidate->scales_product);
+                const std::vector<Units> old = states;
                 make_step(problem.row().name, {problem.descriptor, scales_product, operand, projected, recur, states});
+                const auto blend = [&](std::size_t state, std::int64_t j, double part) {
+                    double& made = states[state][static_cast<std::size_t>(j)];
+                    made = part * made + (1 - part) * old[state][static_cast<std::size_t>(j)];
+                };
+                for (std::int64_t j = 0; j < H; ++j) {
+                    blend(0, j, at(arrays, zoneout_mask, row + j, 1) * at(arrays, leak, d * H + j, 1));
+                    if (C == 1) blend(1, j, at(arrays, zoneout_cell_mask, row + j, 1));
+                }
                 for (std::int64_t j = 0; j < H; ++j) {
                     const double h = states[0][static_cast<std::size_t>(j)];
                     expected.output[static_cast<std::size_t>(row + j)] = h;

@@ -102,7 +102,8 @@ Cell coupled_lstm() {
 }  // namespace
 
 std::span<const Cell> cells() {
-    static const std::array<Cell, 2> kCells{with_resets(minimal_gated_unit()), with_resets(coupled_lstm())};
+    static const std::array<Cell, 2> kCells{with_blends(with_resets(minimal_gated_unit())),
+                                            with_blends(with_resets(coupled_lstm()))};
     return kCells;
 }
 

@@ -41,9 +41,12 @@ enum class Argument : std::uint8_t {
     reset,
     reset_state,
     reset_cell,
+    zoneout_mask,
+    zoneout_cell_mask,
+    leak,
     recurrent_bias,  // of calls in PyTorch's layout only, see Spec::torch_layout
 };
-constexpr std::size_t kArguments = 26;
+constexpr std::size_t kArguments = 29;
 
 // Results of the forward operations. The last states are those after the last step of each batch row and direction.
 enum class Output : std::uint8_t {
@@ -177,6 +180,9 @@ const Cell* find_cell(std::string_view name);  // by the name of the forward ope
 
 // Returns the cell with the arguments that every cell has for resets, in their places in its orders.
 Cell with_resets(Cell cell);
+// Returns the cell with the arguments for blends of a step's new states with the old ones, which follow those for
+// resets.
+Cell with_blends(Cell cell);
 
 // Returns a descriptor with the documented defaults.
 Descriptor default_descriptor(CellKind kind);

@@ -55,7 +55,7 @@ struct Spec {
 
     [[nodiscard]] std::int64_t pieces() const { return piece_steps == 0 ? 1 : (T + piece_steps - 1) / piece_steps; }
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
-    // Returns whether an argument has a row for every step, or a reset a number for every unit: see ShapeRule.
+    // Returns whether an argument has a row for every step, or a reset or leak a number for every unit: see ShapeRule.
     [[nodiscard]] bool has_largest(Argument argument) const {
         return ((largest >> static_cast<unsigned>(argument)) & 1u) != 0;
     }
@@ -64,6 +64,11 @@ struct Spec {
         return gradients &&
                ((has(Argument::reset) && !bool_reset) || has(Argument::reset_state) || has(Argument::reset_cell));
     }
+    // Return whether steps blend new states with the old ones: h, and the cell state. Gradients then need h of every
+    // step, because it does not follow from the training state.
+    [[nodiscard]] bool blends_hidden() const { return has(Argument::zoneout_mask) || has(Argument::leak); }
+    [[nodiscard]] bool blends_cell() const { return has(Argument::zoneout_cell_mask); }
+    [[nodiscard]] bool blends() const { return blends_hidden() || blends_cell(); }
     // Returns whether the backward loop ends with step -1, which passes gradients on to the initial states.
     [[nodiscard]] bool passes_to_initial() const {
         return gradients && (has(Argument::init_state) || has(Argument::reset));

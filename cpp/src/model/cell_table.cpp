@@ -34,6 +34,9 @@ constexpr std::array<std::string_view, kArguments> kArgumentNames{
     "reset",
     "reset_state",
     "reset_cell",
+    "zoneout_mask",
+    "zoneout_cell_mask",
+    "leak",
     "recurrent_bias",
 };
 constexpr std::array<std::string_view, kOutputs> kOutputNames{
@@ -55,6 +58,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     static const ShapeRule kOfSequence{{{T, N, DH}}, {{T, N, DH}}};
     static const ShapeRule kOfCells{{{T, N, DCH}}, {{T, N, DCH}}};
     static const ShapeRule kOfGradient{{{N, DCH}, {one, N, DCH}, {T, N, DCH}}, {{N, DCH}, {one, N, DCH}, {T, N, DCH}}};
+    static const ShapeRule kOfBlend{{{DH}, {T, N, DH}}, {{DH}, {T, N, DH}}};
     static const ShapeRule kOfInitial{{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}};
     // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
@@ -83,6 +87,9 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_cell
+        kOfBlend,                                                                // zoneout_mask
+        kOfBlend,                                                                // zoneout_cell_mask
+        {{{}, {one}, {DH}}, {{}, {one}, {DH}}},                                  // leak
         {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
         {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
     }};
@@ -120,6 +127,20 @@ Cell with_resets(Cell cell) {
         cell.gradients.push_back({argument, true});
         cell.gradient_order.push_back(argument);
     }
+    return cell;
+}
+
+Cell with_blends(Cell cell) {
+    const auto is_output = [](const Parameter& each) { return each.argument == output_fwd; };
+    if (std::ranges::none_of(cell.gradients, is_output)) cell.gradients.push_back({output_fwd, true});
+    std::vector<Argument> blends{zoneout_mask};
+    if (cell.cell_states == 1) blends.push_back(zoneout_cell_mask);
+    blends.push_back(leak);
+    for (const Argument argument : blends) {
+        cell.forward.push_back({argument, true});
+        cell.gradients.push_back({argument, true});
+    }
+    cell.gradient_order.push_back(leak);
     return cell;
 }
 

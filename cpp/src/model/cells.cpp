@@ -225,7 +225,10 @@ std::span<const Cell> cells() {
     static const std::array<Cell, 4> kCells = [] {
         std::array<Cell, 4> all{with_resets(single_gate_rnn_cell()), with_resets(lstm_cell()), with_resets(gru_cell()),
                                 with_resets(slstm_cell())};
-        for (Cell& cell : all) add_common_properties(cell.properties);
+        for (Cell& cell : all) {
+            cell = with_blends(std::move(cell));
+            add_common_properties(cell.properties);
+        }
         return all;
     }();
     return kCells;

@@ -44,6 +44,7 @@ public:
     Call check() {
         check_numbers();
         check_names();
+        check_blends();
         check_each();
         check_source_rank();
         check_hidden();
@@ -59,6 +60,7 @@ public:
         }
         if (given(Argument::recurrent_bias) && spec_.scales_product())
             spec_.present |= 1u << static_cast<unsigned>(Argument::secondary_bias);
+        drop_output();
         return {spec_, spec_.gradients ? gradient_results() : forward_results()};
     }
 
@@ -107,6 +109,13 @@ private:
                              std::to_string(got));
     }
 
+    // Forgets h of the forward call if the gradients do not need it, so that equivalent calls share a plan.
+    void drop_output() {
+        const auto output = std::ranges::find(parameters_, Argument::output_fwd, &Parameter::argument);
+        if (output != parameters_.end() && output->optional && !spec_.blends())
+            spec_.present &= ~(1u << static_cast<unsigned>(Argument::output_fwd));
+    }
+
     // Throws unless a number of heads divides a size.
     void check_heads(std::string_view name, std::int64_t heads, std::string_view letter, std::int64_t size,
                      Axis axis) const {
@@ -146,6 +155,20 @@ private:
                 throw ValueError(at(argument) + "expected a reset beside it, got none");
         if (given(Argument::mask) && !spec_.recurs())
             throw ValueError(at(Argument::mask) + "expected a recurrent_weight beside it, got none");
+    }
+
+    void check_blends() const {
+        for (const Argument mask : {Argument::zoneout_mask, Argument::zoneout_cell_mask}) {
+            if (given(mask) && given(Argument::leak))
+                throw ValueError(at(Argument::leak) + "expected no " + std::string(name_of(mask)) +
+                                 " beside it, got both");
+        }
+        const auto output = std::ranges::find(parameters_, Argument::output_fwd, &Parameter::argument);
+        if (output == parameters_.end() || !output->optional) return;
+        for (const Argument blend : {Argument::zoneout_mask, Argument::zoneout_cell_mask, Argument::leak})
+            if (given(blend) && !given(Argument::output_fwd))
+                throw ValueError(at(Argument::output_fwd) + "expected an array beside " + std::string(name_of(blend)) +
+                                 ", got none");
     }
 
     [[nodiscard]] Dtype source_dtype() const {
@@ -267,7 +290,8 @@ private:
         const auto fits = [&](const SymbolicShape& rule) { return shape == to_shape(spec_, rule); };
         const auto found = std::ranges::find_if(accepted, fits);
         if (found != accepted.end()) {
-            if (accepted.size() > 1 && found + 1 == accepted.end() && found->front() == Axis::T)
+            if (accepted.size() > 1 && found + 1 == accepted.end() &&
+                (found->front() == Axis::T || found->front() == Axis::DH))
                 spec_.largest |= 1u << static_cast<unsigned>(argument);
             return;
         }

@@ -44,8 +44,10 @@ Spec check_layer(const NetworkLayer& layer, std::size_t number, const Spec* befo
     Arguments arguments;
     for (const auto& [argument, tensor] : layer.weights) {
         const bool is_state = std::ranges::find(kStateTensors, argument, &StateTensors::initial) != kStateTensors.end();
+        // A zoneout mask of a layer is the same at every step.
+        const bool is_of_steps = (argument == zoneout_mask || argument == zoneout_cell_mask) && tensor.shape.size() > 1;
         if (argument == source || is_state || argument == mask || argument == lengths || argument == reset ||
-            argument == reset_state || argument == reset_cell)
+            argument == reset_state || argument == reset_cell || is_of_steps)
             throw TypeError(prefix + std::string(name_of(argument)) + ": expected only weights in a layer");
         arguments[argument] = {std::string(name_of(tensor.dtype)), tensor.shape, {}};
     }

@@ -101,7 +101,10 @@ NetworkSpec Network::check(NetworkArguments arguments) const {
     for (std::size_t l = 0; l < layers_.size(); ++l) {
         descriptors.push_back(layers_[l].spec.descriptor);
         if (l >= arguments.layers.size()) continue;
-        for (const auto& [argument, weight] : layers_[l].weights) arguments.layers[l][argument] = weight.info;
+        for (const auto& [argument, weight] : layers_[l].weights)
+            if (!arguments.layers[l].emplace(argument, weight.info).second)
+                throw ValueError(kLabel + " " + std::string(name_of(argument)) + "[" + std::to_string(l) +
+                                 "]: expected none, because the layer has one, got an array");
     }
     return check_network(descriptors, arguments);
 }

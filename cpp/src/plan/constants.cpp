@@ -77,7 +77,10 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
         .flag(abi::kDeviceExp, "device_exp", spec.device_exp)
         .flag(abi::kHasUpstreamCell, "cell_gradients", has_each_cell(spec))
         .flag(abi::kHasReset, "resets", spec.has(Argument::reset))
-        .flag(abi::kKeepsResetUp, "reset_gradients", spec.returns_reset_gradients());
+        .flag(abi::kKeepsResetUp, "reset_gradients", spec.returns_reset_gradients())
+        .flag(abi::kBlendsHidden, "blends", spec.blends_hidden())
+        .flag(abi::kBlendsCell, "blends_cells", spec.blends_cell())
+        .flag(abi::kKeepsBlendUp, "leak_gradient", spec.gradients && spec.has(Argument::leak));
     const bool clips_gradient = spec.gradients && std::isfinite(descriptor.numbers[kGradientClipSlot]);
     constants.flag(abi::kHasGradientClip, {}, clips_gradient);
     for (const Property& property : spec.cell().properties) {

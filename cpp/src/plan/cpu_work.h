@@ -141,7 +141,8 @@ struct StepWork {
     // The weights are in an order of their own: [vector of units][k][gate][lane], gates in the cell's order.
     Address input_weights, weights, bias, vectors;
     Address hidden_before, cell;  // [H], [C, H]
-    Stride bias_slot, vectors_slot;
+    Address blend, blend_cell;    // the new states' parts; null without a blend
+    Stride bias_slot, vectors_slot, blend_unit, blend_cell_unit;
     std::int64_t units, features;
     std::uint32_t adds_bias;
     // 1: from the last unit to the first. The weights that the last step used last are still in the caches.

@@ -26,6 +26,7 @@ public:
         prepare();
         run_back();
         if (spec_.returns_reset_gradients()) reset_gradients();
+        if (has(Argument::leak)) leak_gradient();
         vector_gradients();  // first, so that blocks of deltas for the products below can replace the deltas
         weight_gradients();
         split_initial_cells();
@@ -62,6 +63,7 @@ private:
             reset_up_ = sequence("gradient of reset states", 1);
             if (C > 0) reset_up_cell_ = sequence("gradient of reset cells", C);
         }
+        if (has(Argument::leak)) blend_up_ = sequence("gradient of blends", 1);
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
         if (C > 0)
@@ -135,6 +137,7 @@ private:
             block.sequence(abi::kResetUp, reset_up_, 1, Order::output);
             if (C > 0) block.sequence(abi::kResetUpCell, reset_up_cell_, C, Order::output);
         }
+        if (has(Argument::leak)) block.sequence(abi::kBlendUp, blend_up_, 1, Order::output);
         block.state(abi::kCarryHidden, carry_hidden_);
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
         if (recomputes(spec_)) block.sequence(abi::kOperand, operand_, 1, Order::source);
@@ -186,6 +189,17 @@ private:
         RowSum sum{D * H, 1, 1, rows_, {factors, 0, rows_}, {}, result(Argument::reset), 0};
         sum.sequence = false;
         builder_.row_sum("gradient of reset", sum);
+    }
+
+    void leak_gradient() {
+        const std::size_t out = result(Argument::leak);
+        const bool is_one = !spec_.has_largest(Argument::leak);
+        const std::size_t of_units = is_one ? builder_.scratch("gradients of the units' leak", D * H) : out;
+        builder_.row_sum("gradient of leak", RowSum{rows_, D, 1, H, {blend_up_, 0, D * H, H, 0}, {}, of_units, 0});
+        if (!is_one) return;
+        RowSum sum{D * H, 1, 1, 1, {of_units, 0, 1, 0, 0}, {}, out, 0};
+        sum.sequence = false;
+        builder_.row_sum("gradient of leak", sum);
     }
 
     void weight_gradients() {
@@ -294,6 +308,7 @@ private:
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, reset_up_ = 0, reset_up_cell_ = 0;
+    std::size_t blend_up_ = 0;
     std::size_t cells_forward_ = 0, last_cells_ = PlanBuilder::kZeros, upstream_cells_ = PlanBuilder::kZeros;
 };
 

@@ -48,6 +48,10 @@ void Inputs::set(StepBlock& block) const {
     for (const auto& [argument, view] :
          {std::pair{Argument::reset_state, abi::kResetState}, std::pair{Argument::reset_cell, abi::kResetCell}})
         if (spec_.has(argument)) block.reset_state(view, (*this)[argument], spec_.has_largest(argument));
+    for (const auto& [argument, view] :
+         {std::pair{Argument::zoneout_mask, abi::kBlend}, std::pair{Argument::leak, abi::kBlend},
+          std::pair{Argument::zoneout_cell_mask, abi::kBlendCell}})
+        if (spec_.has(argument)) block.blend(view, (*this)[argument], shape_of(spec_, argument).size());
     if (initial_cells_ != PlanBuilder::kZeros) block.state(abi::kInitCell, initial_cells_, spec_.C());
 }
 

@@ -18,7 +18,7 @@ public:
     [[nodiscard]] std::size_t initial_cells() const { return initial_cells_; }
 
     // Sets the views that forward and backward steps share: bias, vectors, mask, initial state and cell, lengths,
-    // resets.
+    // resets, blends.
     void set(StepBlock& block) const;
 
 private:

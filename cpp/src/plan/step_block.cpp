@@ -40,6 +40,7 @@ bool is_bounded(const Spec& spec) {
                (activation == Activation::tanh && !bound.positive);
     };
     if (spec.has(Argument::reset) && !spec.bool_reset) return false;  // the factors may be any numbers
+    if (spec.blends_hidden()) return false;                           // and so may these
     const bool has_cells =
         std::ranges::any_of(spec.cell_tensors(), [&](const StateTensors& state) { return spec.has(state.initial); });
     if ((has_cells || spec.has(Argument::reset_cell)) && spec.cell().bounds_need_zero_cells) return false;
@@ -148,6 +149,13 @@ void StepBlock::reset(std::size_t buffer) {
 
 void StepBlock::reset_state(abi::uint view, std::size_t buffer, bool of_steps) {
     of_steps ? sequence(view, buffer, 1, Order::output) : state(view, buffer);
+}
+
+void StepBlock::blend(abi::uint view, std::size_t buffer, std::size_t axes) {
+    if (axes > 1) return sequence(view, buffer, 1, Order::output);
+    if (axes == 1) return vector(view, buffer, 1);
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, 0, 0);
+    strides(view, 0, 0, 0);
 }
 
 void StepBlock::columns(abi::uint view, std::size_t buffer) {

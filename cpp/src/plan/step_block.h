@@ -45,6 +45,9 @@ public:
     void reset(std::size_t buffer);
     // States that resets start from: [T, N, D * H], or like state()
     void reset_state(abi::uint view, std::size_t buffer, bool of_steps);
+    // New states' parts in a blend, with `axes` axes: [T, N, D * H] or packed, rows in output order; [D * H]; or one
+    // number
+    void blend(abi::uint view, std::size_t buffer, std::size_t axes);
     // [D * H, T, N], or packed, rows in output order: a row for each unit
     void columns(abi::uint view, std::size_t buffer);
     // [N] integers

@@ -55,9 +55,13 @@ REASONS = {  # why a result of a forward call is absent
 _AS_THEY_ARE = frozenset({np.ndarray, Array})
 
 
-def saved_results(cell: _core.Cell) -> dict[str, str]:
-    """Return the arguments of the cell's gradients that are results of its forward call, and the results' names."""
-    names = {name: name.removesuffix("_fwd") for name, _ in cell.gradients}
+def saved_results(cell: _core.Cell, given: Collection[str] = ()) -> dict[str, str]:
+    """Return the arguments of the cell's gradients that are results of its forward call, and the results' names.
+
+    `given` are the names of the call's arguments. Optional ones among them decide what the gradients need.
+    """
+    blends = {"zoneout_mask", "zoneout_cell_mask", "leak"}.intersection(given)
+    names = {name: name.removesuffix("_fwd") for name, optional in cell.gradients if blends or not optional}
     return {name: result for name, result in names.items() if result in cell.outputs}
 
 
@@ -116,6 +120,8 @@ class BoundCall:
                 given[key] = value
             elif key == "lengths" and value is not None:
                 given[key] = as_numpy_integers(value, f"{prefix} {key}:")
+            elif key == "leak" and isinstance(value, (float, int)) and not isinstance(value, bool):
+                given[key] = np.asarray(value, np.dtype(str(given["source"].dtype)))
             elif value is not None or key in operation.required:
                 preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)

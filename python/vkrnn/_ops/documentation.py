@@ -94,6 +94,26 @@ _PARAGRAPHS = {
         reset_cell : array, [N, H] or [T, N, H], bidirectional 2H instead of H, optional
             The c that resets start from. Zeros if not given.
         """,
+    "output_fwd": """
+        output_fwd : array, [T, N, H], bidirectional [T, N, 2H], optional
+            The ``output`` of the forward call. Needed with `zoneout_mask`{zoneout_cell_mask_too} or `leak`, and ignored
+            without them.
+        """,
+    "zoneout_mask": """
+        zoneout_mask : array, [T, N, H] or [H], bidirectional 2H instead of H, optional
+            The new state's part of h after a step: 1 takes the new h, 0 keeps that of the step before (after its
+            reset). [H] is the same in every step. Row t belongs to the step that computes row t of the output. Values
+            are not checked; there is no gradient.
+        """,
+    "zoneout_cell_mask": """
+        zoneout_cell_mask : array, [T, N, H] or [H], bidirectional 2H instead of H, optional
+            The same for c.
+        """,
+    "leak": """
+        leak : array, [], [1] or [H], bidirectional 2H instead of H, optional
+            The new state's part of h after a step, as `zoneout_mask`, of all units or of each; a float will do. It has
+            a gradient, and cannot be given beside a zoneout mask.
+        """,
     "descriptor": """
         descriptor : {Descriptor}, optional
             Direction, activations and other options. ``{Descriptor}()`` if not given.
@@ -192,7 +212,9 @@ def documented(function: Function) -> Function:
 
     def for_cell(text: str) -> str:
         too = " or `reset_cell`" if "init_cell" in dict(cell.forward) else ""
+        also = ", `zoneout_cell_mask`" if "zoneout_cell_mask" in dict(cell.forward) else ""
         of_cell = {"{axes}": _AXES[cell.name], "{Descriptor}": cell.descriptor_name, "{reset_cell_too}": too}
+        of_cell["{zoneout_cell_mask_too}"] = also
         text = clean(text)
         for placeholder, value in of_cell.items():
             text = text.replace(placeholder, value)

@@ -35,6 +35,7 @@ _PARAGRAPHS = {
 # [1, N, DH]. Other arrays are shared by all sequences, and their gradients are summed.
 _BATCHED = {
     *("source", "mask", "source_gradient", "z_state", "reset", "reset_state", "reset_cell"),
+    *("zoneout_mask", "zoneout_cell_mask"),
     *(name for state in STATES for name in state),
 }
 _INITIAL = {state.initial: state.gradient for state in STATES}

@@ -11,11 +11,9 @@ from vkrnn.descriptors import GRUDescriptor
 from vkrnn.reference._activations import Function, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
-    EVERY_STEP,
     Array,
     Doubles,
     Layout,
-    Resets,
     as_double,
     as_double_or_none,
     before,
@@ -26,6 +24,7 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
+from vkrnn.reference._steps import EVERY_STEP, Blends, Resets
 from vkrnn.results import GRUGradients, Outputs
 
 
@@ -49,13 +48,20 @@ class _Cell(NamedTuple):
             gradient_clip=d.gradient_clip,
         )
 
+    def new(self, z: Array, o: Array, h: Array) -> Array:
+        """Return h after a step, before a blend."""
+        new: Array = (1 - z) * h + z * o if self.flip_z else z * h + (1 - z) * o
+        return new
+
 
 def _gates(d: GRUDescriptor) -> tuple[int, ...]:
     """Return the slots of z, r, o in memory."""
     return (1, 0, 2) if d.reset_gate_first else (0, 1, 2)
 
 
-def _forward(cell: _Cell, x: Array, R: Array, b2: Array, m: Array, h: Array, resets: Resets) -> tuple[Array, Array]:
+def _forward(
+    cell: _Cell, x: Array, R: Array, b2: Array, m: Array, h: Array, resets: Resets, blends: Blends
+) -> tuple[Array, Array]:
     outputs, states = [], []
     R_zr, R_o = R[:2], R[2:]
     for k in range(len(x)):
@@ -67,7 +73,7 @@ def _forward(cell: _Cell, x: Array, R: Array, b2: Array, m: Array, h: Array, res
         r = cell.r.of(x_r + hm_r)
         cc = (recur(hm, R_o)[0] + b2) * r if cell.reset_after else recur(hm * r, R_o)[0]
         o = cell.o.of(cc + x_o)
-        h = (1 - z) * h + z * o if cell.flip_z else z * h + (1 - z) * o
+        h = blends.state(k, cell.new(z, o, h), h)
         outputs.append(h)
         states.append(np.stack([z, r, o]))
     return np.stack(outputs), np.stack(states)
@@ -84,7 +90,8 @@ def _backward(
     source_gradient: Array,
     dh: Array,
     resets: Resets,
-) -> tuple[Array, Array, Array, Array, tuple[Array, Array, Array]]:
+    blends: Blends,
+) -> tuple[Array, Array, Array, Array, tuple[Array, Array, Array], Array]:
     z, r, o = state.swapaxes(0, 1)
     R_zr, R_o = R[:2], R[2:]
     h_end = before(h0, h)
@@ -92,9 +99,10 @@ def _backward(
     hm = h_before * m
     q = recur(hm, R_o)[0] + b2  # used with reset_after only
     delta = np.empty_like(state + source_gradient[:, None])
-    dh_reset = np.empty_like(delta[:, 0])
+    dh_reset, d_blend = np.empty_like(delta[:, 0]), np.empty_like(delta[:, 0])
     for k in reversed(range(len(h))):
-        G = source_gradient[k] + dh
+        G, kept = blends.state_parts(k, source_gradient[k] + dh)
+        d_blend[k] = (source_gradient[k] + dh) * (cell.new(z[k], o[k], h_before[k]) - h_before[k])
         if cell.flip_z:
             dz, do, dh = G * (o[k] - h_before[k]), G * z[k], G * (1 - z[k])
         else:
@@ -109,7 +117,7 @@ def _backward(
             d_r = du * hm[k] * cell.r.slope(r[k])
             dh = dh + du * r[k] * m[k]
         delta[k] = d_z, d_r, d_o
-        dh_reset[k] = dh + recur_back(delta[k, :2], R_zr) * m[k]
+        dh_reset[k] = dh + recur_back(delta[k, :2], R_zr) * m[k] + kept
         dh = passed_on(resets.r[k] * dh_reset[k], cell.gradient_clip)
     d_candidate = delta[:, 2]  # gradient and operand of the candidate's recurrent product
     fed = hm * r
@@ -122,7 +130,7 @@ def _backward(
         ]
     )
     db2 = d_candidate.sum(axis=(0, 1)) if cell.reset_after else np.zeros_like(b2)
-    return delta, dR, dh, db2, resets.gradients(h_end, dh_reset)
+    return delta, dR, dh, db2, resets.gradients(h_end, dh_reset), d_blend
 
 
 @public
@@ -138,6 +146,8 @@ def gru(
     lengths: ArrayLike | None = None,
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> Outputs[Doubles]:
@@ -164,6 +174,7 @@ def gru(
         layout.mask(mask),
         layout.state("init_state", init_state),
         layout.resets(reset, reset_state),
+        layout.blends(zoneout_mask, leak),
         strict=True,
     )
     h, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
@@ -190,6 +201,8 @@ def gru_gradients(
     lengths: ArrayLike | None = None,
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> GRUGradients[Doubles]:
@@ -213,9 +226,10 @@ def gru_gradients(
         layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
         layout.resets(reset, reset_state),
+        layout.blends(zoneout_mask, leak, output_fwd=output_fwd, gradients=True),
         strict=True,
     )
-    delta, dR, dh, db2, d_resets = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
+    delta, dR, dh, db2, d_resets, d_blend = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         GRUGradients,
@@ -228,5 +242,6 @@ def gru_gradients(
             "init_state": layout.join_state(dh, init_state),
             "secondary_bias": None if secondary_bias is None else np.concatenate(db2),
             **layout.reset_gradients(d_resets, reset, reset_state),
+            "leak": layout.leak_gradient(d_blend, leak),
         },
     )

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
+from vkrnn.reference._steps import Blends, Resets
 from vkrnn.results import Results
 
 Array = NDArray[Any]
@@ -53,31 +54,6 @@ def pack_gradients(kind: type[Kind], function: str, gradients: dict[str, Array |
     there = {name: array for name, array in gradients.items() if array is not None}
     absent = {name: f"no {name} was passed" for name in gradients if name not in there}
     return kind(function, there, there.values(), absent)
-
-
-class Resets(NamedTuple):
-    """What one direction's states are before each step: h' = r h + (1 - r) s, and c likewise. Each is [T, N, H]."""
-
-    r: Array
-    s: Array
-    s_c: Array
-
-    def state(self, k: int | slice, h: Array) -> Array:
-        """Return h after the reset of step k, or of all steps."""
-        after: Array = self.r[k] * h + (1 - self.r[k]) * self.s[k]
-        return after
-
-    def cell(self, k: int | slice, c: Array) -> Array:
-        """Return c after the reset of step k, or of all steps."""
-        after: Array = self.r[k] * c + (1 - self.r[k]) * self.s_c[k]
-        return after
-
-    def gradients(self, h: Array, dh: Array, c: Array | int = 0, dc: Array | int = 0) -> tuple[Array, Array, Array]:
-        """Return the gradients of r, s and s_c from the states before the resets and the gradients after them."""
-        return (h - self.s) * dh + (c - self.s_c) * dc, (1 - self.r) * dh, (1 - self.r) * dc
-
-
-EVERY_STEP = slice(None)
 
 
 @dataclass(frozen=True)
@@ -318,6 +294,47 @@ class Layout:
                 total = total.sum(axis=-1 if name == "reset" else 0)
             found[name] = total.reshape(shape)
         return found
+
+    def blends(
+        self,
+        zoneout_mask: ArrayLike | None,
+        leak: ArrayLike | None,
+        zoneout_cell_mask: ArrayLike | None = None,
+        *,
+        output_fwd: ArrayLike | None = None,
+        gradients: bool = False,
+    ) -> list[Blends]:
+        """Return the blends of each direction."""
+        masks = {"zoneout_mask": zoneout_mask, "zoneout_cell_mask": zoneout_cell_mask}
+        there = [name for name, values in masks.items() if values is not None]
+        if leak is not None:
+            for name in there:
+                raise ValueError(f"[{self.function}] leak: expected no {name} beside it, got both")
+            there.append("leak")
+        if not there:
+            return [Blends(None, None, None)] * self.D
+        if gradients and output_fwd is None:
+            raise ValueError(f"[{self.function}] output_fwd: expected an array beside {there[0]}, got none")
+        hidden = [None] * self.D if output_fwd is None else self.sequence("output_fwd", output_fwd)
+        of_h = self._blend_steps("zoneout_mask", zoneout_mask, "DH", "T N DH")
+        if leak is not None:
+            of_h = self._blend_steps("leak", leak, "", "1", "DH")
+        of_c = self._blend_steps("zoneout_cell_mask", zoneout_cell_mask, "DH", "T N DH")
+        return [Blends(*parts) for parts in zip(of_h, of_c, hidden, strict=True)]
+
+    def _blend_steps(self, name: str, values: ArrayLike | None, *allowed: str) -> Sequence[Array | None]:
+        if values is None:
+            return [None] * self.D
+        full = self.T, self.N, self.D * self.H
+        return list(self.state_steps(np.broadcast_to(self.check(name, as_double(values), *allowed), full)))
+
+    def leak_gradient(self, per_direction: Sequence[Array], leak: ArrayLike | None) -> Array | None:
+        """Return the gradient of the leak, from those of the new states' parts of h in each step."""
+        if leak is None:
+            return None
+        of_units = np.concatenate([steps.sum(axis=(0, 1)) for steps in per_direction])
+        shape = np.shape(leak)
+        return (of_units if of_units.shape == shape else of_units.sum()).reshape(shape)
 
     def sequence(self, name: str, values: ArrayLike) -> Array:
         """[T, N, DH] -> [D, T, N, H]."""

@@ -11,11 +11,9 @@ from vkrnn.descriptors import LSTMDescriptor
 from vkrnn.reference._activations import Function, functions, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
-    EVERY_STEP,
     Array,
     Doubles,
     Layout,
-    Resets,
     as_double,
     as_double_or_none,
     before,
@@ -26,6 +24,7 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
+from vkrnn.reference._steps import EVERY_STEP, Blends, Resets
 from vkrnn.results import LSTMGradients, LSTMOutputs
 
 
@@ -58,7 +57,7 @@ def _gates(d: LSTMDescriptor) -> tuple[int, ...]:
 
 
 def _forward(
-    cell: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array, resets: Resets
+    cell: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array, resets: Resets, blends: Blends
 ) -> tuple[Array, Array, Array]:
     outputs, cells, states = [], [], []
     for k in range(len(x)):
@@ -68,7 +67,8 @@ def _forward(
         i, f, z = cell.i.of(a_i + p_i * c), cell.f.of(a_f + p_f * c), cell.z.of(a_z + p_z * c)
         c_before, c = c, f * c + i * z
         o = cell.o.of(a_o + p_o * (c if cell.output_peephole_new_cell else c_before))
-        h = o * cell.g.of(c)
+        h = blends.state(k, o * cell.g.of(c), h)
+        c = blends.cell(k, c, c_before)
         outputs.append(h)
         cells.append(c)
         states.append(np.stack([i, f, z, o]))
@@ -88,21 +88,27 @@ def _backward(
     dh: Array,
     cell_gradient: Array,
     resets: Resets,
-) -> tuple[Array, Array, Array, Array, Array, tuple[Array, Array, Array]]:
+    blends: Blends,
+) -> tuple[Array, Array, Array, Array, Array, tuple[Array, Array, Array], Array]:
     i, f, z, o = state.swapaxes(0, 1)
     dc = np.zeros_like(c0)
-    y = cell.g.of(c)
-    c_end, h_end = before(c0, c), before(h0, o * y)
+    c_end = before(c0, c)
     c_before = resets.cell(EVERY_STEP, c_end)
+    c_new = c if blends.of_c is None else f * c_before + i * z
+    y = cell.g.of(c_new)
+    h_end = before(h0, o * y if blends.hidden is None else blends.hidden)
+    h_before = resets.state(EVERY_STEP, h_end)
     p_before, p_o = p, p[3]
     if cell.output_peephole_new_cell:
         p_before = np.concatenate([p[:3], np.zeros_like(p[3:])])
     delta = np.empty_like(state + source_gradient[:, None])
-    dh_reset, dc_reset = np.empty_like(delta[:, 0]), np.empty_like(delta[:, 0])
+    dh_reset, dc_reset, d_blend = (np.empty_like(delta[:, 0]) for _ in range(3))
     for k in reversed(range(len(c))):
-        G = source_gradient[k] + dh
+        G, kept = blends.state_parts(k, source_gradient[k] + dh)
+        dC, kept_c = blends.cell_parts(k, dc + cell_gradient[k])
+        d_blend[k] = (source_gradient[k] + dh) * (o[k] * y[k] - h_before[k])
         d_o = G * y[k] * cell.o.slope(o[k])
-        dC = dc + cell_gradient[k] + G * o[k] * cell.g.slope(y[k])
+        dC = dC + G * o[k] * cell.g.slope(y[k])
         if cell.output_peephole_new_cell:
             dC = dC + p_o * d_o
         delta[k] = (
@@ -111,14 +117,14 @@ def _backward(
             dC * i[k] * cell.z.slope(z[k]),
             d_o,
         )
-        dc_reset[k] = dC * f[k] + (p_before * delta[k]).sum(axis=0)
-        dh_reset[k] = recur_back(delta[k], R) * m[k]
+        dc_reset[k] = dC * f[k] + (p_before * delta[k]).sum(axis=0) + kept_c
+        dh_reset[k] = recur_back(delta[k], R) * m[k] + kept
         dh, dc = passed_on(resets.r[k] * dh_reset[k], cell.gradient_clip), resets.r[k] * dc_reset[k]
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
     if cell.output_peephole_new_cell:
-        dp[3] = (delta[:, 3] * c).sum(axis=(0, 1))
-    dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_end) * m, R.shape[1])
-    return delta, dR, dp, dh, dc, resets.gradients(h_end, dh_reset, c_end, dc_reset)
+        dp[3] = (delta[:, 3] * c_new).sum(axis=(0, 1))
+    dR = recur_weight_gradient(delta, h_before * m, R.shape[1])
+    return delta, dR, dp, dh, dc, resets.gradients(h_end, dh_reset, c_end, dc_reset), d_blend
 
 
 @public
@@ -136,6 +142,9 @@ def lstm(
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
     reset_cell: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    zoneout_cell_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> LSTMOutputs[Doubles]:
@@ -163,6 +172,7 @@ def lstm(
         layout.state("init_state", init_state),
         layout.state("init_cell", init_cell),
         layout.resets(reset, reset_state, reset_cell),
+        layout.blends(zoneout_mask, leak, zoneout_cell_mask),
         strict=True,
     )
     h, c, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
@@ -198,6 +208,10 @@ def lstm_gradients(
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
     reset_cell: ArrayLike | None = None,
+    output_fwd: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    zoneout_cell_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> LSTMGradients[Doubles]:
@@ -223,9 +237,10 @@ def lstm_gradients(
         layout.state("state_gradient", state_gradient),
         layout.last_or_each("cell_gradient", cell_gradient),
         layout.resets(reset, reset_state, reset_cell),
+        layout.blends(zoneout_mask, leak, zoneout_cell_mask, output_fwd=output_fwd, gradients=True),
         strict=True,
     )
-    delta, dR, dp, dh, dc, d_resets = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
+    delta, dR, dp, dh, dc, d_resets, d_blend = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         LSTMGradients,
@@ -239,5 +254,6 @@ def lstm_gradients(
             "init_state": layout.join_state(dh, init_state),
             "init_cell": layout.join_state(dc, init_cell),
             **layout.reset_gradients(d_resets, reset, reset_state, reset_cell),
+            "leak": layout.leak_gradient(d_blend, leak),
         },
     )

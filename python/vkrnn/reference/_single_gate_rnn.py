@@ -11,11 +11,9 @@ from vkrnn.descriptors import SingleGateRNNDescriptor
 from vkrnn.reference._activations import Function, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
-    EVERY_STEP,
     Array,
     Doubles,
     Layout,
-    Resets,
     as_double,
     as_double_or_none,
     before,
@@ -26,17 +24,20 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
+from vkrnn.reference._steps import EVERY_STEP, Blends, Resets
 from vkrnn.results import Gradients, Outputs
 
 GATES = (0,)
 
 
-def _forward(f: Function, x: Array, R: Array, m: Array, h: Array, resets: Resets) -> tuple[Array, Array]:
+def _forward(
+    f: Function, x: Array, R: Array, m: Array, h: Array, resets: Resets, blends: Blends
+) -> tuple[Array, Array]:
     outputs, states = [], []
     for k in range(len(x)):
         h = resets.state(k, h)
         z = x[k] + recur(h * m[k], R)
-        h = f.of(z[0])
+        h = blends.state(k, f.of(z[0]), h)
         outputs.append(h)
         states.append(z)
     return np.stack(outputs), np.stack(states)
@@ -52,17 +53,21 @@ def _backward(
     source_gradient: Array,
     dh: Array,
     resets: Resets,
-) -> tuple[Array, Array, Array, tuple[Array, Array, Array]]:
+    blends: Blends,
+) -> tuple[Array, Array, Array, tuple[Array, Array, Array], Array]:
     y = f.of(z)
-    h_before = before(h0, y[:, 0])
+    h_end = before(h0, y[:, 0] if blends.hidden is None else blends.hidden)
+    h_before = resets.state(EVERY_STEP, h_end)
     delta = np.empty_like(z + source_gradient[:, None])
-    dh_reset = np.empty_like(delta[:, 0])
+    dh_reset, d_blend = np.empty_like(delta[:, 0]), np.empty_like(delta[:, 0])
     for k in reversed(range(len(z))):
-        delta[k] = (source_gradient[k] + dh) * f.slope(y[k])
-        dh_reset[k] = recur_back(delta[k], R) * m[k]
+        G, kept = blends.state_parts(k, source_gradient[k] + dh)
+        d_blend[k] = (source_gradient[k] + dh) * (y[k, 0] - h_before[k])
+        delta[k] = G * f.slope(y[k])
+        dh_reset[k] = recur_back(delta[k], R) * m[k] + kept
         dh = passed_on(resets.r[k] * dh_reset[k], clip)
-    dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_before) * m, R.shape[1])
-    return delta, dR, dh, resets.gradients(h_before, dh_reset)
+    dR = recur_weight_gradient(delta, h_before * m, R.shape[1])
+    return delta, dR, dh, resets.gradients(h_end, dh_reset), d_blend
 
 
 @public
@@ -77,6 +82,8 @@ def single_gate_rnn(
     lengths: ArrayLike | None = None,
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
 ) -> Outputs[Doubles]:
@@ -101,6 +108,7 @@ def single_gate_rnn(
         layout.mask(mask),
         layout.state("init_state", init_state),
         layout.resets(reset, reset_state),
+        layout.blends(zoneout_mask, leak),
         strict=True,
     )
     f = gate_functions(options)[options.activation]
@@ -126,6 +134,9 @@ def single_gate_rnn_gradients(
     lengths: ArrayLike | None = None,
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
+    output_fwd: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
 ) -> Gradients[Doubles]:
@@ -146,11 +157,12 @@ def single_gate_rnn_gradients(
         layout.upstream(source_gradient),
         layout.state("state_gradient", state_gradient),
         layout.resets(reset, reset_state),
+        layout.blends(zoneout_mask, leak, output_fwd=output_fwd, gradients=True),
         strict=True,
     )
     f = gate_functions(options, z_state)[options.activation]
     backward = functools.partial(_backward, f, options.gradient_clip)
-    delta, dR, dh, d_resets = zip(*(backward(*parts) for parts in directions), strict=True)
+    delta, dR, dh, d_resets, d_blend = zip(*(backward(*parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         Gradients,
@@ -162,5 +174,6 @@ def single_gate_rnn_gradients(
             "bias": projected["bias"],
             "init_state": layout.join_state(dh, init_state),
             **layout.reset_gradients(d_resets, reset, reset_state),
+            "leak": layout.leak_gradient(d_blend, leak),
         },
     )

@@ -27,6 +27,7 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
+from vkrnn.reference._steps import Blends
 from vkrnn.results import SLSTMGradients, SLSTMOutputs
 
 _GATES = (0, 1, 2, 3)  # i, f, z, o in memory
@@ -67,7 +68,16 @@ def _exp_of_at_most_0(x: Array) -> Array:
 
 
 def _forward(
-    cell: _Cell, x: Array, R: Array, mask: Array, h: Array, c: Array, n: Array, m: Array, resets: Resets
+    cell: _Cell,
+    x: Array,
+    R: Array,
+    mask: Array,
+    h: Array,
+    c: Array,
+    n: Array,
+    m: Array,
+    resets: Resets,
+    blends: Blends,
 ) -> tuple[Array, Array, Array, Array, Array]:
     rows = []
     for k in range(len(x)):
@@ -81,7 +91,7 @@ def _forward(
         i, f = _exp_of_at_most_0(i_sum - m), _exp_of_at_most_0(stays - m)
         c = f * c + i * z
         n = f * n + i
-        h = o * c / n
+        h = blends.state(k, o * c / n, h)
         rows.append((h, c, n, m, np.stack([i_sum, f_sum, z, o])))
     found = zip(*rows, strict=True)
     return tuple(np.stack(part) for part in found)  # type: ignore[return-value]
@@ -105,10 +115,12 @@ def _backward(
     normalizer_gradient: Array,
     stabilizer_gradient: Array,
     resets: Resets,
-) -> tuple[Array, Array, Array, Array, Array, Array, tuple[Array, Array, Array]]:
+    blends: Blends,
+) -> tuple[Array, Array, Array, Array, Array, Array, tuple[Array, Array, Array], Array]:
     i_sum, f_sum, z, o = state.swapaxes(0, 1)
-    h_end, c_end, n_end = before(h0, o * c / n), before(c0, c), before(n0, n)
-    c_before, n_before = resets.cell(EVERY_STEP, c_end), resets.r * n_end
+    h = o * c / n
+    h_end, c_end, n_end = before(h0, h if blends.hidden is None else blends.hidden), before(c0, c), before(n0, n)
+    h_before, c_before, n_before = resets.state(EVERY_STEP, h_end), resets.cell(EVERY_STEP, c_end), resets.r * n_end
     m_before = np.where(resets.r.real == 0, 0, before(m0, m))
     # m is i~ itself where the step forgets all the past, also if both have been rounded to a 16-bit type. There i is 1,
     # elsewhere f is.
@@ -119,9 +131,10 @@ def _backward(
     clamped = (n_before == 0) & (stays.real >= m.real)
     dc, dn, dm = np.zeros_like(c0), np.zeros_like(n0), np.zeros_like(m0)
     delta = np.empty_like(state + source_gradient[:, None])
-    dh_reset, dc_reset, dn_reset = (np.empty_like(delta[:, 0]) for _ in range(3))
+    dh_reset, dc_reset, dn_reset, d_blend = (np.empty_like(delta[:, 0]) for _ in range(4))
     for k in reversed(range(len(c))):
-        G = source_gradient[k] + dh
+        G, kept = blends.state_parts(k, source_gradient[k] + dh)
+        d_blend[k] = (source_gradient[k] + dh) * (h[k] - h_before[k])
         dC = dc + cell_gradient[k] + G * o[k] / n[k]
         dN = dn + normalizer_gradient[k] - G * o[k] * c[k] / n[k] ** 2
         u = (dC * z[k] + dN) * i[k]
@@ -135,12 +148,12 @@ def _backward(
             G * c[k] / n[k] * cell.o.slope(o[k]),
         )
         r = resets.r[k]
-        dh_reset[k], dc_reset[k], dn_reset[k] = recur_back(delta[k], R) * mask[k], dC * f[k], dN * f[k]
+        dh_reset[k], dc_reset[k], dn_reset[k] = recur_back(delta[k], R) * mask[k] + kept, dC * f[k], dN * f[k]
         dh, dc, dn = passed_on(r * dh_reset[k], cell.gradient_clip), r * dc_reset[k], r * dn_reset[k]
         dm = np.where(r == 0, 0, dm)
-    dR = recur_weight_gradient(delta, resets.state(EVERY_STEP, h_end) * mask, R.shape[1])
+    dR = recur_weight_gradient(delta, h_before * mask, R.shape[1])
     dr, *starts = resets.gradients(h_end, dh_reset, c_end, dc_reset)
-    return delta, dR, dh, dc, dn, dm, (dr + n_end * dn_reset, *starts)
+    return delta, dR, dh, dc, dn, dm, (dr + n_end * dn_reset, *starts), d_blend
 
 
 @public
@@ -159,6 +172,8 @@ def slstm(
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
     reset_cell: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
 ) -> SLSTMOutputs[Doubles]:
@@ -187,6 +202,7 @@ def slstm(
         layout.state("init_normalizer", init_normalizer),
         layout.state("init_stabilizer", init_stabilizer),
         layout.resets(reset, reset_state, reset_cell),
+        layout.blends(zoneout_mask, leak),
         strict=True,
     )
     h, c, n, m, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
@@ -228,6 +244,9 @@ def slstm_gradients(
     reset: ArrayLike | None = None,
     reset_state: ArrayLike | None = None,
     reset_cell: ArrayLike | None = None,
+    output_fwd: ArrayLike | None = None,
+    zoneout_mask: ArrayLike | None = None,
+    leak: ArrayLike | None = None,
     descriptor: SLSTMDescriptor | None = None,
     name: str | None = None,
 ) -> SLSTMGradients[Doubles]:
@@ -258,9 +277,10 @@ def slstm_gradients(
         layout.last_or_each("normalizer_gradient", normalizer_gradient),
         layout.last_or_each("stabilizer_gradient", stabilizer_gradient),
         layout.resets(reset, reset_state, reset_cell),
+        layout.blends(zoneout_mask, leak, output_fwd=output_fwd, gradients=True),
         strict=True,
     )
-    delta, dR, dh, dc, dn, dm, d_resets = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
+    delta, dR, dh, dc, dn, dm, d_resets, d_blend = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         SLSTMGradients,
@@ -275,5 +295,6 @@ def slstm_gradients(
             "init_normalizer": layout.join_state(dn, init_normalizer),
             "init_stabilizer": layout.join_state(dm, init_stabilizer),
             **layout.reset_gradients(d_resets, reset, reset_state, reset_cell),
+            "leak": layout.leak_gradient(d_blend, leak),
         },
     )

@@ -4,6 +4,24 @@
 // Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "common/hidden_before.glsl"
 
+#if CELL_STATES > 1
+// Returns the cell state that a step computes from `before`. After a blend, the stored one is another.
+INLINE Real new_cell(Params p, uint d, uint n, uint j, int k, Real cell_before) {
+    Real cell;
+    if (blends_cell == 0) {
+        cell = load_view(p, kCell, d, k, n, 0, j);
+    } else {
+        Real kept[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
+        for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kTrainingState, d, k, n, slot_of(g), j);
+        for (uint s = 0; s < CELL_STATES; ++s) before[s] = after[s] = 0.0f;
+        before[1] = cell_before;
+        cell_states(kept, before, after);
+        cell = after[1];
+    }
+    return cell;
+}
+#endif
+
 INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {
         clear_view(p, kOperand, d, k, n, 0, j);
@@ -28,9 +46,10 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
 #if CELL_STATES > 1
     if (keep != 0) {
         Real cell = load_previous(p, kCell, kInitCell, d, k, n, 0, j);
-        store_view(p, kPreviousCell, d, k, n, 0, j, load_reset(p, d, k, n, 1, j, cell));
+        cell = load_reset(p, d, k, n, 1, j, cell);
+        store_view(p, kPreviousCell, d, k, n, 0, j, cell);
+        if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, new_cell(p, d, n, j, k, cell));
     }
-    if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, load_view(p, kCell, d, k, n, 0, j));
 #endif
 }
 

@@ -26,10 +26,12 @@ protected:
     using typename Base::Real;
 
     // Returns h before step k and its reset: the initial state, or h of step k - 1, from the training state if need be.
+    // After a blend, h does not follow from the training state.
     Real hidden(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) {
         if constexpr (C::kKeepsHidden) {
             return load(previous(abi::kHidden, abi::kInitHidden, k, n) + j, count);
         } else {
+            if (HWY_UNLIKELY(this->blends())) return load(previous(abi::kHidden, abi::kInitHidden, k, n) + j, count);
             if (k == 0) return load(row(abi::kInitHidden, 0, n) + j, count);
             Real kept[kGates], after[kStates];
             load_kept<kGates>(row(abi::kTrainingState, k - 1, n), views_[abi::kTrainingState].slot, slot_, j,
@@ -47,8 +49,8 @@ protected:
 template <class C, class T>
 class Recompute : HiddenBefore<C, T> {
     using Base = HiddenBefore<C, T>;
-    using Base::batch_, Base::has_lengths_, Base::hidden, Base::keep_, Base::kGates, Base::kStates, Base::L,
-        Base::live_, Base::member_, Base::previous, Base::row, Base::slot_, Base::steps_, Base::two_phases_,
+    using Base::batch_, Base::cell_, Base::has_lengths_, Base::hidden, Base::keep_, Base::kGates, Base::kStates,
+        Base::L, Base::live_, Base::member_, Base::previous, Base::row, Base::slot_, Base::steps_, Base::two_phases_,
         Base::units_, Base::views_, Base::W;
     using typename Base::Real;
 
@@ -89,6 +91,19 @@ private:
         return std::upper_bound(live_.firsts(), live_.firsts() + steps_, at) - live_.firsts() - 1;
     }
 
+    // Computes the cell states of a step again, from those before it: after a blend, the ones in memory are others.
+    void new_cells(std::int64_t k, std::int64_t n) {
+        T* const cells = row(abi::kPreviousCell, k, n);
+        for (std::int64_t j = 0; j < units_; j += W) {
+            const Units<T> some{std::min(W, units_ - j)};
+            Real kept[kGates], before[kStates], after[kStates];
+            load_kept<kGates>(row(abi::kTrainingState, k, n), views_[abi::kTrainingState].slot, slot_, j, some, kept);
+            for (int s = 0; s < kStates; ++s) before[s] = after[s] = some.load(cells + j);
+            cell_.cell_states(kept, before, after);
+            some.store(after[kStates - 1], cells + views_[abi::kPreviousCell].slot + j);
+        }
+    }
+
     void recompute(std::int64_t k, std::int64_t n) {
         const int cells = kStates > 1 ? static_cast<int>(keep_) : 0;
         T* const operand = row(abi::kOperand, k, n);
@@ -100,7 +115,9 @@ private:
             if (cell != to) std::memcpy(to, cell, bytes);
         }
         const bool resets = this->resets(k, n);
-        if (cells > 1)
+        if (cells > 1 && this->blends_cell_)
+            new_cells(k, n);
+        else if (cells > 1)
             std::memcpy(row(abi::kPreviousCell, k, n) + views_[abi::kPreviousCell].slot, row(abi::kCell, k, n), bytes);
         for (std::int64_t j = 0; j < units_; j += W) {
             const std::int64_t count = std::min(W, units_ - j);
@@ -349,7 +366,7 @@ private:
         at.delta = row(abi::kDelta, k, n);
         at.recurrent_delta = row(abi::kRecurrentDelta, k, n);
         at.carry_hidden = carry_hidden;
-        if constexpr (C::kKeepsHidden)
+        if (C::kKeepsHidden || this->blends())
             at.hidden_before = this->before(abi::kHidden, abi::kInitHidden, abi::kResetState, k, n, 1, units, reset).at;
         if constexpr (C::kHasCandidate) at.product = row(abi::kProduct, k, n);
         if constexpr (kStates > 1) {
@@ -371,9 +388,15 @@ private:
         at.delta_slot = views_[abi::kDelta].slot;
         at.recurrent_delta_slot = views_[abi::kRecurrentDelta].slot;
         at.scales_product = scales_product_;
+        at.blend = this->blend(k, n);
+        at.blend_cell = this->blend_cell(k, n);
+        if (this->keeps_blend_up_) at.blend_up = row(abi::kBlendUp, k, n);
         for (std::int64_t j = units.begin; j < units.end; j += W) {
             const Units<T> some{std::min(W, units.end - j)};
-            step_units_back(cell_, at, slot_, j, some, carried(j, some));
+            if (HWY_LIKELY(!this->blends()))
+                step_units_back<false>(cell_, at, slot_, j, some, carried(j, some));
+            else
+                blended_units_back(cell_, at, slot_, j, some, carried(j, some));
         }
     }
 

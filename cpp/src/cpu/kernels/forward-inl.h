@@ -211,7 +211,7 @@ private:
         const Range units = this->units_of(vectors);
         typename Base::States hidden_before{previous(abi::kHidden, abi::kInitHidden, k, n), 0}, cell_before{};
         T* const reset = has_reset_ ? this->room_for_reset() : nullptr;
-        if constexpr (C::kKeepsHidden)
+        if (C::kKeepsHidden || this->blends_hidden_)
             hidden_before = this->before(abi::kHidden, abi::kInitHidden, abi::kResetState, k, n, 1, units, reset);
         if constexpr (kStates > 1)
             cell_before =
@@ -229,6 +229,8 @@ private:
             .cell_slot = views_[abi::kCell].slot,
             .training_slot = views_[abi::kTrainingState].slot,
             .keeps = keep_ != 0 || Phase == 1,
+            .blend = this->blend(k, n),
+            .blend_cell = this->blend_cell(k, n),
         };
         for (std::int64_t j = units.begin; j < units.end; j += W) {
             const Units<T> some{std::min(W, units.end - j)};

@@ -15,6 +15,7 @@
 
 #include "heads-inl.h"
 #include "product-inl.h"
+#include "units-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
@@ -107,6 +108,9 @@ public:
           two_phases_(work.two_phases != 0),
           recurs_(work.recurs != 0),
           keeps_reset_up_(constants[abi::kKeepsResetUp] != 0),
+          blends_hidden_(constants[abi::kBlendsHidden] != 0),
+          blends_cell_(constants[abi::kBlendsCell] != 0),
+          keeps_blend_up_(constants[abi::kKeepsBlendUp] != 0),
           keep_(constants[abi::kKeep]),
           live_{pointer<const std::int64_t>(work.live), steps_, batch_} {
         for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
@@ -229,6 +233,15 @@ protected:
         if (s >= kStarts) return part(factor, state);
         return part(factor, state) + part(Real(1.0) - factor, load(start + j, count));
     }
+
+    // Returns the new state's parts in step k of a row, if it is blended.
+    [[nodiscard]] HWY_INLINE Blend<T> blend(std::int64_t k, std::int64_t n) const {
+        return blends_hidden_ ? Blend<T>{row(abi::kBlend, k, n), views_[abi::kBlend].unit} : Blend<T>{};
+    }
+    [[nodiscard]] HWY_INLINE Blend<T> blend_cell(std::int64_t k, std::int64_t n) const {
+        return blends_cell_ ? Blend<T>{row(abi::kBlendCell, k, n), views_[abi::kBlendCell].unit} : Blend<T>{};
+    }
+    [[nodiscard]] bool blends() const { return blends_hidden_ || blends_cell_; }
 
     // Returns memory for a row's states after a reset.
     T* room_for_reset() const {
@@ -392,7 +405,7 @@ protected:
     const std::int64_t units_, vectors_;  // of a block
     const bool has_mask_, has_reset_, has_lengths_, has_upstream_cell_, has_gradient_clip_;
     const T gradient_clip_;
-    const bool scales_product_, two_phases_, recurs_, keeps_reset_up_;
+    const bool scales_product_, two_phases_, recurs_, keeps_reset_up_, blends_hidden_, blends_cell_, keeps_blend_up_;
     const abi::uint keep_;  // see abi::kKeep
     const LiveRows live_;
     std::int64_t slot_[kGates];

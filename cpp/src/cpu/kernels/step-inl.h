@@ -261,6 +261,8 @@ private:
         at.hidden = pointer<T>(work_.hidden);
         at.cell_before = at.cell = pointer<T>(work_.cell);
         at.before_slot = at.cell_slot = units_;
+        at.blend = {pointer<const T>(work_.blend), work_.blend_unit};
+        at.blend_cell = {pointer<const T>(work_.blend_cell), work_.blend_cell_unit};
         step_units<0, kGates, 0>(cell_, at, slot_, j, SomeUnits<U>{count}, x, r, Real(1.0));
     }
 

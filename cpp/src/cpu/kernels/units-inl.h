@@ -35,6 +35,25 @@ HWY_INLINE void load_vectors(const T* vectors, Stride vectors_slot, const std::i
         loaded[i] = units.load(vectors + (C::kVectors > 1 ? slot[i] : 0) * vectors_slot + j);
 }
 
+// The new state's parts of a state after a step: see Blends in shaders/common/step.glsl. Null without a blend.
+template <class T>
+struct Blend {
+    const T* at = nullptr;
+    Stride unit = 0;
+
+    explicit operator bool() const { return at != nullptr; }
+    template <class Some>
+    HWY_INLINE Lanes<T> load(std::int64_t j, Some units) const {
+        return unit == 0 ? Lanes<T>(static_cast<double>(*at)) : units.load(at + j);
+    }
+};
+
+// Not inlined: the loops are faster without its code.
+template <class T>
+HWY_NOINLINE Lanes<T> blended(Lanes<T> share, Lanes<T> after, Lanes<T> before) {
+    return part(share, after) + part(Lanes<T>(1.0) - share, before);
+}
+
 // Where a batch row has a step's inputs and results: the addresses of unit 0, and the strides between slots. What a
 // cell does not have may be null.
 template <class T>
@@ -43,6 +62,7 @@ struct ForwardRow {
     T *hidden, *cell, *training_state, *scaled_operand;
     Stride vectors_slot, before_slot, cell_slot, training_slot;
     bool keeps;  // whether `training_state` is stored
+    Blend<T> blend{}, blend_cell{};
 };
 
 // Computes units from j on, from the sums x and r of gates [First, End). Of two phases, 1 and 2, the first one also
@@ -66,6 +86,9 @@ HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t
         } else {
             cell.cell_forward(x, r, vectors, before, after, kept);
         }
+        if (HWY_UNLIKELY(row.blend)) after[0] = blended(row.blend.load(j, units), after[0], before[0]);
+        if constexpr (kStates == 2)
+            if (HWY_UNLIKELY(row.blend_cell)) after[1] = blended(row.blend_cell.load(j, units), after[1], before[1]);
         units.store(after[0], row.hidden + j);
         for (int s = 1; s < kStates; ++s) units.store(after[s], row.cell + (s - 1) * row.cell_slot + j);
     }
@@ -83,10 +106,21 @@ struct BackwardRow {
     Stride training_slot, vectors_slot, before_slot, cell_slot, down_slot, carry_slot, delta_slot, recurrent_delta_slot;
     Stride upstream_cell_slot;
     bool scales_product;
+    Blend<T> blend, blend_cell;
+    T* blend_up;  // null unless the gradients of the parts are stored
 };
 
-// `carried` is the gradient of h from the later step.
-template <class C, class T>
+// Takes the part of the gradient of a state after a blend that belongs to the state before, and leaves that of the
+// cell's new state in `up`.
+template <class T>
+HWY_INLINE Lanes<T> past_part(const Blend<T>& blend, std::int64_t j, Units<T> units, Lanes<T>& up) {
+    const Lanes<T> share = blend.load(j, units), past = part(Lanes<T>(1.0) - share, up);
+    up = part(share, up);
+    return past;
+}
+
+// `carried` is the gradient of h from the later step. `Blends`: whether there may be blends.
+template <bool Blends, class C, class T>
 HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::int64_t (&slot)[C::kGates],
                                 std::int64_t j, Units<T> units, Lanes<T> carried) {
     constexpr int kGates = C::kGates, kStates = C::kStates;
@@ -95,7 +129,7 @@ HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::i
     load_kept<kGates>(row.training_state, row.training_slot, slot, j, units, kept);
     load_vectors<C>(row.vectors, row.vectors_slot, slot, j, units, vectors);
     before[0] = after[0] = 0.0;
-    if constexpr (C::kKeepsHidden) before[0] = units.load(row.hidden_before + j);
+    if constexpr (C::kKeepsHidden || Blends) before[0] = units.load(row.hidden_before + j);
     if constexpr (C::kHasCandidate)
         if (row.scales_product) q = units.load(row.product + j);
     for (int s = 1; s < kStates; ++s) {
@@ -106,7 +140,17 @@ HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::i
         after[s] = units.load(row.cell + (s - 1) * row.cell_slot + j);
     }
     Lanes<T> dx[kGates], dr[kGates], carry[kStates];
+    Lanes<T> past[2] = {0.0, 0.0};
+    if constexpr (Blends) {
+        cell.cell_states(kept, before, after);  // after a blend, the states in memory are not the cell's
+        if (row.blend_up != nullptr) units.store((after[0] - before[0]) * up[0], row.blend_up + j);
+        if (row.blend) past[0] = past_part(row.blend, j, units, up[0]);
+        if constexpr (kStates == 2)
+            if (row.blend_cell) past[1] = past_part(row.blend_cell, j, units, up[1]);
+    }
     cell.cell_backward(kept, vectors, before, after, q, up, dx, dr, carry);
+    if constexpr (Blends)
+        for (int s = 0; s < kStates && s < 2; ++s) carry[s] = carry[s] + past[s];
     for (int g = 0; g < kGates; ++g) units.store(dx[g], row.delta + slot[g] * row.delta_slot + j);
     if constexpr (C::kHasCandidate)
         if (row.scales_product)
@@ -114,6 +158,13 @@ HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::i
                 units.store(dr[g], row.recurrent_delta + slot[g] * row.recurrent_delta_slot + j);
     units.store(carry[0], row.carry_hidden + j);
     for (int s = 1; s < kStates; ++s) units.store(carry[s], row.carry_cell + (s - 1) * row.carry_slot + j);
+}
+
+// The same for a step with blends. Not inlined: the loop is faster without its code.
+template <class C, class T>
+HWY_NOINLINE void blended_units_back(C& cell, const BackwardRow<T>& row, const std::int64_t (&slot)[C::kGates],
+                                     std::int64_t j, Units<T> units, Lanes<T> carried) {
+    step_units_back<true>(cell, row, slot, j, units, carried);
 }
 
 // The second of two phases adds the gradient through the gate that scales the candidate's operand, of which `through`
