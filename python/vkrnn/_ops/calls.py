@@ -120,8 +120,9 @@ class BoundCall:
                 given[key] = value
             elif key == "lengths" and value is not None:
                 given[key] = as_numpy_integers(value, f"{prefix} {key}:")
-            elif key == "leak" and isinstance(value, (float, int)) and not isinstance(value, bool):
-                given[key] = np.asarray(value, np.dtype(str(given["source"].dtype)))
+            elif key == "leak" and isinstance(value, (float, int, np.generic)) and not isinstance(value, bool):
+                dtype = value.dtype if isinstance(value, np.generic) else np.dtype(str(given["source"].dtype))
+                given[key] = np.asarray(value, dtype)
             elif value is not None or key in operation.required:
                 preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)

@@ -75,7 +75,7 @@ _PARAGRAPHS = {
         ------
         TypeError, ValueError, NotImplementedError, DeviceError
             As in `vkrnn.{function}`, when the call is traced. Under ``jit``, errors that only running the call can find
-            are errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and
+            are errors of JAX with the same message. NotImplementedError also for gradients with respect to masks and
             for second derivatives.
         """,
 }
@@ -98,6 +98,8 @@ def single_gate_rnn(
     lengths: Any = None,
     reset: Any = None,
     reset_state: Any = None,
+    zoneout_mask: Any = None,
+    leak: Any = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> Outputs[jax.Array]:
@@ -112,7 +114,8 @@ def single_gate_rnn(
 
     {raises}
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state
+    steps = reset, reset_state, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, *steps
     return _traced(Outputs, "single_gate_rnn", arrays, descriptor, device)
 
 
@@ -131,6 +134,9 @@ def lstm(
     reset: Any = None,
     reset_state: Any = None,
     reset_cell: Any = None,
+    zoneout_mask: Any = None,
+    zoneout_cell_mask: Any = None,
+    leak: Any = None,
     descriptor: LSTMDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> LSTMOutputs[jax.Array]:
@@ -146,8 +152,8 @@ def lstm(
 
     {raises}
     """
-    resets = reset, reset_state, reset_cell
-    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *resets
+    steps = reset, reset_state, reset_cell, zoneout_mask, zoneout_cell_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *steps
     return _traced(LSTMOutputs, "lstm", arrays, descriptor, device)
 
 
@@ -164,6 +170,8 @@ def gru(
     lengths: Any = None,
     reset: Any = None,
     reset_state: Any = None,
+    zoneout_mask: Any = None,
+    leak: Any = None,
     descriptor: GRUDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> Outputs[jax.Array]:
@@ -179,7 +187,8 @@ def gru(
     {raises}
     """
     warn_of_unused_bias("[vkrnn.jax.gru]", secondary_bias, descriptor)
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
+    steps = reset, reset_state, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, *steps
     return _traced(Outputs, "gru", arrays, descriptor, device)
 
 
@@ -199,6 +208,8 @@ def slstm(
     reset: Any = None,
     reset_state: Any = None,
     reset_cell: Any = None,
+    zoneout_mask: Any = None,
+    leak: Any = None,
     descriptor: SLSTMDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> SLSTMOutputs[jax.Array]:
@@ -214,8 +225,9 @@ def slstm(
 
     {raises}
     """
-    states, resets = (init_state, init_cell, init_normalizer, init_stabilizer), (reset, reset_state, reset_cell)
-    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths, *resets
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    steps = lengths, reset, reset_state, reset_cell, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, *steps
     return _traced(SLSTMOutputs, "slstm", arrays, descriptor, device)
 
 
@@ -226,6 +238,8 @@ def _traced(kind: type[Kind], cell: str, arrays: tuple[Any, ...], descriptor: An
         if value is None and not optional:
             raise TypeError(f"[vkrnn.jax.{cell}] {name}: expected an array, got None")
     given = {name: jnp.asarray(value) for (name, _), value in arguments.items() if value is not None}
+    if isinstance(arguments.get(("leak", True)), (float, int)):
+        given["leak"] = given["leak"].astype(given["source"].dtype)
     if descriptor is None:
         descriptor = getattr(descriptors, _CELLS[cell].descriptor_name)()
     checked = _checked(cell, given, descriptor, device)
@@ -265,11 +279,12 @@ def _call(call: CallSpec, given: Arrays) -> Any:
 
 
 def _call_and_keep(call: CallSpec, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
-    if "mask" in given and given["mask"].perturbed:
-        raise NotImplementedError(f"[vkrnn.jax.{call.cell}] mask: vkrnn computes no gradient with respect to it")
+    for name in ("mask", "zoneout_mask", "zoneout_cell_mask"):
+        if name in given and given[name].perturbed:
+            raise NotImplementedError(f"[vkrnn.jax.{call.cell}] {name}: vkrnn computes no gradient with respect to it")
     arrays = {name: primal.value for name, primal in given.items()}
     found = _forward(replace(call, descriptor=replace(call.descriptor, training=True)), arrays)
-    kept = {name: found[result] for name, result in saved_results(_CELLS[call.cell]).items()}
+    kept = {name: found[result] for name, result in saved_results(_CELLS[call.cell], arrays).items()}
     shown = _checked(call.cell, arrays, call.descriptor, call.device).call.result_names
     return {name: found[name] for name in shown}, (arrays, kept)
 
@@ -288,7 +303,7 @@ def _differentiate(call: CallSpec, kept: tuple[Arrays, Arrays], above: Arrays) -
     wanted = {name: given[name] for name in cell.gradient_order if name in given and given[name].dtype != bool}
     backward = replace(call, function=cell.gradients_name)
     found = bind(backward, {**given, **results, **own}, wanted)
-    return ({name: found.get(name) for name in given},)  # None is no gradient: mask, lengths, a reset of bool
+    return ({name: found.get(name) for name in given},)  # None is no gradient: masks, lengths, a reset of bool
 
 
 _call.defvjp(_call_and_keep, _differentiate, symbolic_zeros=True)

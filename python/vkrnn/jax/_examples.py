@@ -23,6 +23,8 @@ _ROWS = {
     "reset_cell": -2,
 }
 
+_MASKS = {"mask", "zoneout_mask", "zoneout_cell_mask"}
+
 
 def compute_examples(
     one: Call, arrays: Arrays, *, as_rows: bool, loop: Callable[[Call, Arrays], dict[str, Any]], numpy: Any
@@ -30,7 +32,7 @@ def compute_examples(
     """Return the results of the call `one` for each example.
 
     `loop` calls a function for each element of the arrays' first axis and stacks the results. If `as_rows`, a call
-    without a mask computes all examples at once if these share the weights: their rows become rows of one batch.
+    without masks computes all examples at once if these share the weights: their rows become rows of one batch.
     `numpy` is the module of that name, or JAX's.
     """
     axes = arrays["source"].ndim - 3
@@ -41,7 +43,7 @@ def compute_examples(
     shared = {
         name: array.reshape(array.shape[axes:]) for name, array in arrays.items() if array.shape[:axes] == (1,) * axes
     }
-    if as_rows and "mask" not in arrays and shared.keys() >= arrays.keys() - _ROWS.keys():
+    if as_rows and not _MASKS & arrays.keys() and shared.keys() >= arrays.keys() - _ROWS.keys():
         full = {
             name: numpy.broadcast_to(arrays[name], examples + arrays[name].shape[axes:])
             for name in _ROWS
