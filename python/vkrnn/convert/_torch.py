@@ -89,6 +89,12 @@ def from_torch(module: Any) -> list[Layer]:
         bias_ih, bias_hh = (weight(name, number) if module.bias else None for name in _BIASES)
         peephole = weight("peephole", number) if ours and module.peephole else None
         arguments = from_torch_layout((weight_ih, weight_hh, bias_ih, bias_hh, peephole), how)
+        for name, chance in (
+            (("zoneout_mask", module.zoneout), ("zoneout_cell_mask", module.zoneout_cell)) if ours else ()
+        ):
+            if chance:  # as the module computes it out of training
+                width = len(suffixes) * module.hidden_size
+                arguments[name] = np.full(width, 1 - chance, weight_hh.dtype)
         dropout = module.recurrent_dropout if ours else 0.0
         layers.append(Layer(FORWARD[module.mode], arguments, how, dropout, bool(module.batch_first)))
     return layers

@@ -67,20 +67,25 @@ class Form(NamedTuple):
     masks: int
     between: int
     resets: int  # 0 if there are none
+    zoneout: tuple[int, int]  # masks of h, and of c
 
     @classmethod
     def of(cls, inputs: Inputs) -> tuple[Form, list[Any]]:
         """Return the form of a call, and its tensors one by one."""
-        source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained, *resets = inputs
-        resets = resets if any(each is not None for each in resets) else []
-        tensors = [source, *weights, h_0, c_0, *masks, *between, lengths, *resets]
-        return cls(mode, layers, trained, len(weights), len(masks), len(between), len(resets)), tensors
+        source, weights, h_0, c_0, masks, between, lengths, mode, layers, trained, *_ = inputs
+        resets = inputs.resets if any(each is not None for each in inputs.resets) else ()
+        tensors = [source, *weights, h_0, c_0, *masks, *between, lengths, *resets, *inputs.zoneout]
+        zoneout = len(inputs.zoneout_masks or ()), len(inputs.zoneout_cell_masks or ())
+        return cls(mode, layers, trained, len(weights), len(masks), len(between), len(resets), zoneout), tensors
 
     def inputs(self, flat: Sequence[Any]) -> Inputs:
         """Return the arguments as the operators take them."""
         first = 1 + self.weights
         masks = first + 2 + self.masks
         between = masks + self.between
+        resets = between + 1 + self.resets
+        of_cells = resets + self.zoneout[0]
+        reset, reset_state, reset_cell = flat[between + 1 : resets] or (None, None, None)
         return Inputs(
             flat[0],
             list(flat[1:first]),
@@ -92,8 +97,17 @@ class Form(NamedTuple):
             self.mode,
             self.layers,
             self.trained,
-            *flat[between + 1 :],
+            reset,
+            reset_state,
+            reset_cell,
+            list(flat[resets:of_cells]) or None,
+            list(flat[of_cells:]) or None,
         )
+
+    @property
+    def needs_output(self) -> bool:
+        """Whether gradients need the output of the last layer."""
+        return self.trained < self.layers and (self.mode.startswith("GRU") or any(self.zoneout))
 
 
 class ReverseModeOnly(torch.autograd.Function):
@@ -157,7 +171,8 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
     form: Form = ctx.form
     if form.trained == form.layers:
         raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-    count = form.weights + form.masks + form.between + form.resets + 4  # with the source, two states and the lengths
+    later = form.resets + sum(form.zoneout)
+    count = form.weights + form.masks + form.between + later + 4  # with the source, two states and the lengths
     saved = ctx.saved_tensors  # which may only be read once
     tensors, output, kept = list(saved[:count]), saved[count], saved[count + 1 :]
     above = d_output, d_h_n, d_c_n if form.mode.startswith("LSTM") else None
@@ -186,8 +201,9 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
     for number in range(1 + form.trained * inputs.each if form.trained else 0):
         found[number] = None  # of frozen layers
     found = [None if tensor is None else one for tensor, one in zip(tensors, found, strict=False)]
-    found += [None] * (len(tensors) - form.resets - len(found))
-    return found + ([d_resets.get(name) for name in ("reset", "reset_state", "reset_cell")] if form.resets else [])
+    found += [None] * (len(tensors) - later - len(found))
+    found += [d_resets.get(name) for name in ("reset", "reset_state", "reset_cell")] if form.resets else []
+    return found + [None] * sum(form.zoneout)
 
 
 def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
@@ -242,7 +258,7 @@ def _saved(
                 ctx.biases[number] = saved[number]
                 saved[number] = saved_bias(saved[number]) if reads and number == first + 3 else None
     last = None
-    if form.mode.startswith("GRU") and form.trained < form.layers:
+    if form.needs_output:
         last, ctx.version, ctx.counter = _saved_output(output)
         if ctx.version is not None:  # the output may be computed again
             ctx.bias_versions = _versions(form, tensors[1 : 1 + form.weights])
@@ -269,7 +285,8 @@ def _versions(form: Form, weights: Sequence[Tensor]) -> list[int]:
     each = form.weights // form.layers
     if each < 4:
         return []
-    places = (2,) if descriptor(form.mode, bidirectional=False).reset_after else (2, 3)
+    reads = form.mode.startswith("GRU") and descriptor(form.mode, bidirectional=False).reset_after
+    places = (2,) if reads else (2, 3)
     biases = [weights[first + place] for first in range(0, form.weights, each) for place in places]
     return [bias._version for bias in biases if not bias.is_inference()]  # noqa: SLF001
 

@@ -13,7 +13,7 @@ from vkrnn._ops.calls import REASONS
 from vkrnn._ops.documentation import with_paragraphs
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results, SLSTMOutputs
-from vkrnn.torch._operations import CELLS, FORMS, options_of
+from vkrnn.torch._operations import CELLS, FORMS, MASKS, options_of
 
 __all__ = ["gru", "lstm", "single_gate_rnn", "slstm"]
 
@@ -22,7 +22,7 @@ Kind = TypeVar("Kind", bound=Results[Any])
 _PARAGRAPHS = {
     "parameters": """
         Parameters are those of `vkrnn.{function}`, which has shapes, equations and warnings. Tensors are on the CPU or
-        on a CUDA device. Gradients go through torch's autograd to every tensor but `mask`, `lengths` and a
+        on a CUDA device. Gradients go through torch's autograd to every tensor but masks, `lengths` and a
         `reset` of bool.
         """,
     "raises": """
@@ -31,7 +31,7 @@ _PARAGRAPHS = {
         TypeError, ValueError, DeviceError
             As in `vkrnn.{function}`.
         NotImplementedError
-            As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
+            As there, and for a tensor on another kind of device, for gradients with respect to masks, for second
             derivatives and for forward-mode derivatives.
         """,
 }
@@ -49,6 +49,8 @@ def single_gate_rnn(
     lengths: Tensor | Sequence[int] | None = None,
     reset: Tensor | None = None,
     reset_state: Tensor | None = None,
+    zoneout_mask: Tensor | None = None,
+    leak: Tensor | float | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
 ) -> Outputs[Tensor]:
     """Run `vkrnn.single_gate_rnn` on tensors of torch.
@@ -63,7 +65,8 @@ def single_gate_rnn(
 
     {raises}
     """
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, reset, reset_state
+    steps = reset, reset_state, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, lengths, *steps
     return _differentiable(Outputs, "single_gate_rnn", descriptor, arrays)
 
 
@@ -82,6 +85,9 @@ def lstm(
     reset: Tensor | None = None,
     reset_state: Tensor | None = None,
     reset_cell: Tensor | None = None,
+    zoneout_mask: Tensor | None = None,
+    zoneout_cell_mask: Tensor | None = None,
+    leak: Tensor | float | None = None,
     descriptor: LSTMDescriptor | None = None,
 ) -> LSTMOutputs[Tensor]:
     """Run `vkrnn.lstm` on tensors of torch.
@@ -107,8 +113,8 @@ def lstm(
     >>> peephole.grad.shape
     torch.Size([16])
     """
-    resets = reset, reset_state, reset_cell
-    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *resets
+    steps = reset, reset_state, reset_cell, zoneout_mask, zoneout_cell_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, *steps
     return _differentiable(LSTMOutputs, "lstm", descriptor, arrays)
 
 
@@ -125,6 +131,8 @@ def gru(
     lengths: Tensor | Sequence[int] | None = None,
     reset: Tensor | None = None,
     reset_state: Tensor | None = None,
+    zoneout_mask: Tensor | None = None,
+    leak: Tensor | float | None = None,
     descriptor: GRUDescriptor | None = None,
 ) -> Outputs[Tensor]:
     """Run `vkrnn.gru` on tensors of torch.
@@ -141,7 +149,8 @@ def gru(
     """
     if not torch.compiler.is_dynamo_compiling():  # which cannot trace warnings
         warn_of_unused_bias("[vkrnn.torch.gru]", secondary_bias, descriptor)
-    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, reset, reset_state
+    steps = reset, reset_state, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, *steps
     return _differentiable(Outputs, "gru", descriptor, arrays)
 
 
@@ -161,6 +170,8 @@ def slstm(
     reset: Tensor | None = None,
     reset_state: Tensor | None = None,
     reset_cell: Tensor | None = None,
+    zoneout_mask: Tensor | None = None,
+    leak: Tensor | float | None = None,
     descriptor: SLSTMDescriptor | None = None,
 ) -> SLSTMOutputs[Tensor]:
     """Run `vkrnn.slstm` on tensors of torch.
@@ -176,8 +187,9 @@ def slstm(
 
     {raises}
     """
-    states, resets = (init_state, init_cell, init_normalizer, init_stabilizer), (reset, reset_state, reset_cell)
-    arrays = source, recurrent_weight, input_weight, bias, *states, mask, lengths, *resets
+    states = init_state, init_cell, init_normalizer, init_stabilizer
+    steps = lengths, reset, reset_state, reset_cell, zoneout_mask, leak
+    arrays = source, recurrent_weight, input_weight, bias, *states, mask, *steps
     return _differentiable(SLSTMOutputs, "slstm", descriptor, arrays)
 
 
@@ -194,13 +206,14 @@ def _differentiable(kind: type[Kind], cell: str, descriptor: Any, arrays: tuple[
     transformed = torch._C._are_functorch_transforms_active()  # noqa: SLF001
     requires = [value.requires_grad for value in arguments.values() if value is not None]
     keeps = torch.is_grad_enabled() and (transformed or any(requires))
-    mask = arguments.get("mask")
-    if mask is not None and torch.is_grad_enabled() and mask.requires_grad:
-        raise NotImplementedError(f"[vkrnn.torch.{cell}] mask: vkrnn computes no gradient with respect to it")
+    for name in ("mask", *MASKS):
+        mask = arguments.get(name)
+        if mask is not None and torch.is_grad_enabled() and mask.requires_grad:
+            raise NotImplementedError(f"[vkrnn.torch.{cell}] {name}: vkrnn computes no gradient with respect to it")
     options = options_of(descriptor)
     form = FORMS[cell]
-    tensors, resets = ([arguments.get(name) for name in names] for names in (form.arguments, form.resets))
-    found = form.operation(*tensors, cell, options, keeps or descriptor.training, *resets)
+    tensors, later = ([arguments.get(name) for name in names] for names in (form.arguments, form.later))
+    found = form.operation(*tensors, cell, options, keeps or descriptor.training, *later)
     outputs = CELLS[cell].outputs
     shown = {"output"}
     if descriptor.training:
@@ -214,9 +227,12 @@ def _differentiable(kind: type[Kind], cell: str, descriptor: Any, arrays: tuple[
 
 
 def _check(cell: str, arguments: dict[str, Any]) -> None:
-    """Make `lengths` a tensor, and refuse what is no tensor on the CPU or a CUDA device."""
+    """Make `lengths` and a number as `leak` tensors, and refuse what is no tensor on the CPU or a CUDA device."""
     if arguments["lengths"] is not None:
         arguments["lengths"] = torch.as_tensor(arguments["lengths"])
+    leak, source = arguments["leak"], arguments["source"]
+    if isinstance(leak, (float, int)) and not isinstance(leak, bool) and isinstance(source, Tensor):
+        arguments["leak"] = source.new_full((), leak)
     for name, value in arguments.items():
         if value is None and name != "source":
             continue

@@ -125,7 +125,9 @@ def has_all_parameters(module: Any) -> bool:
 
 
 def drops(module: Any) -> bool:
-    """Return whether a call draws a dropout mask."""
+    """Return whether a call has dropout or zoneout masks."""
+    if module.zoneout or module.zoneout_cell:
+        return True
     return bool(module.training and (module.recurrent_dropout or (module.dropout and module.num_layers > 1)))
 
 

@@ -48,6 +48,10 @@ Activation or str or int
         of their own. ``weight_hh_l0`` is then [4H, H / heads], and ``weight_ih_l0`` [4H, I / input_heads]. Parameters
         are drawn as those of a module with H / heads units. `heads` must divide `hidden_size`; `input_heads` must
         divide it, too, and the features of each layer. See `vkrnn.LSTMDescriptor`.
+    zoneout, zoneout_cell : float, default 0.0, 0.0
+        Probability that a unit keeps h, or c, of the step before, drawn for each unit, batch row and step in training.
+        Otherwise a step takes the mean: p of the old state and 1 - p of the new one. See `zoneout_mask` of
+        `vkrnn.lstm`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         What computes calls on CUDA devices that PyTorch's module can do, too. ``auto`` takes the faster one; see
         `choices`. The attribute of this name can be changed.
@@ -97,13 +101,15 @@ Activation or str or int
         gradient_clip: float | None = None,
         heads: int = 1,
         input_heads: int = 1,
+        zoneout: float = 0.0,
+        zoneout_cell: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
         )
         self._take_options(
-            recurrent_dropout,
+            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout, "zoneout_cell": zoneout_cell},
             backend,
             {
                 "input_gate_activation": input_gate_activation,
@@ -151,6 +157,8 @@ class GRU(Recurrent, torch.nn.GRU):
         As in `vkrnn.GRUDescriptor`.
     heads, input_heads : int, default 1, 1
         As in `LSTM`.
+    zoneout : float, default 0.0
+        As in `LSTM`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         As in `LSTM`.
 
@@ -191,6 +199,7 @@ class GRU(Recurrent, torch.nn.GRU):
         gradient_clip: float | None = None,
         heads: int = 1,
         input_heads: int = 1,
+        zoneout: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
@@ -205,7 +214,7 @@ class GRU(Recurrent, torch.nn.GRU):
             dtype=dtype,
         )
         self._take_options(
-            recurrent_dropout,
+            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout},
             backend,
             {
                 "reset_after": reset_after,
@@ -239,6 +248,8 @@ class RNN(Recurrent, torch.nn.RNN):
     gradient_clip : float, optional
         As in `vkrnn.SingleGateRNNDescriptor`.
     heads, input_heads : int, default 1, 1
+        As in `LSTM`.
+    zoneout : float, default 0.0
         As in `LSTM`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         As in `LSTM`.
@@ -277,6 +288,7 @@ class RNN(Recurrent, torch.nn.RNN):
         gradient_clip: float | None = None,
         heads: int = 1,
         input_heads: int = 1,
+        zoneout: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
@@ -292,7 +304,7 @@ class RNN(Recurrent, torch.nn.RNN):
             dtype=dtype,
         )
         self._take_options(
-            recurrent_dropout,
+            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout},
             backend,
             {
                 "activation": nonlinearity if activation is None else activation,

@@ -4,7 +4,8 @@ Arguments are in torch's layout, with the rows of both directions of a weight on
 directions, G gates: each layer has the weights weight_ih [DGH, I] and weight_hh [DGH, H], or their blocks if the mode
 has heads, then, if there are any, the biases bias_ih and bias_hh and the peephole [DGH]. States are [LD, N, H], and so
 are those that resets start from. There is no recurrent mask, or one for each layer: [1, N, DH]. There is no mask
-between layers, or L - 1: [T, N, DH]. All layers have the same reset: [T, N], [T, N, 1] or [T, N, DH]. The source is
+between layers, or L - 1: [T, N, DH]. There is no zoneout mask of h, and none of c, or one for each layer: [T, N, DH],
+or [DH], the same in all steps. All layers have the same reset: [T, N], [T, N, 1] or [T, N, DH]. The source is
 [T, N, I], or packed: [S, I] with the `lengths` of its batch rows, longest first. Then all sequences are packed, as in a
 PackedSequence: S is the sum of the lengths, and the rows of step 0 come first, then those of step 1 of the batch rows
 that have one, and so on. The mode says which options there are: see `vkrnn.convert._torch_layout`.
@@ -68,6 +69,8 @@ class Inputs(NamedTuple):
     reset: Tensor | None = None
     reset_state: Tensor | None = None
     reset_cell: Tensor | None = None
+    zoneout_masks: Sequence[Tensor] | None = None
+    zoneout_cell_masks: Sequence[Tensor] | None = None
 
     @property
     def resets(self) -> tuple[Tensor | None, ...]:
@@ -79,6 +82,11 @@ class Inputs(NamedTuple):
         """Those of them that have gradients, by name."""
         named = zip(_RESETS, self.resets, strict=True)
         return {name: each for name, each in named if each is not None and each.dtype != torch.bool}
+
+    @property
+    def zoneout(self) -> list[Tensor]:
+        """The zoneout masks."""
+        return [*(self.zoneout_masks or ()), *(self.zoneout_cell_masks or ())]
 
     @property
     def each(self) -> int:
@@ -129,6 +137,7 @@ def _kind(
     masks: bool,  # noqa: FBT001
     between: bool,  # noqa: FBT001
     resets: tuple[bool, ...],
+    zoneout: tuple[bool, bool],
     packed: bool,  # noqa: FBT001
     above: tuple[bool, bool, bool] | None,
 ) -> Kind:
@@ -139,13 +148,15 @@ def _kind(
     names += [("mask", layer) for layer in range(layers)] if masks else []
     names += [("between", layer) for layer in range(layers - 1)] if between else []
     names += [each for each, given in zip(_PLACES, resets, strict=True) if given]
+    for mask, given in zip(("zoneout_mask", "zoneout_cell_mask"), zoneout, strict=True):
+        names += [(mask, layer) for layer in range(layers)] if given else []
     if above is not None:
         last = ("source_gradient", layers - 1), ("state_gradient", ALL), ("cell_gradient", ALL)
         names += [each for each, given in zip(last, above, strict=True) if given]
         names += [("output_fwd", layer) for layer in keeps_outputs(layers, trained)]
         names += [("z_state", layer) for layer in range(trained, layers)]
         names += [("cell_output_fwd", layer) for layer in range(trained, layers)] if name == "LSTM" else []
-        if name == "GRU":  # that of the last layer is no result that is kept
+        if name == "GRU" or any(zoneout):  # that of the last layer is no result that is kept
             names += [("output_fwd", layers - 1)]
     return Kind(
         FORWARD[name].__name__,
@@ -170,6 +181,7 @@ def _kind_of(inputs: Inputs, above: tuple[bool, bool, bool] | None = None) -> Ki
         bool(inputs.masks),
         bool(inputs.between),
         tuple(each is not None for each in inputs.resets),
+        (bool(inputs.zoneout_masks), bool(inputs.zoneout_cell_masks)),
         inputs.is_packed,
         above,
     )
@@ -179,7 +191,7 @@ def _operands(inputs: Inputs) -> list[Tensor]:
     """Return the operands that forward and backward calls have in common."""
     states = [state for state in (inputs.h_0, inputs.c_0) if state is not None]
     resets = [each for each in inputs.resets if each is not None]
-    return [inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between, *resets]
+    return [inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between, *resets, *inputs.zoneout]
 
 
 def plan_network(inputs: Inputs) -> Planned:
@@ -236,7 +248,7 @@ def compute_network_backward(
     inputs: Inputs,
     planned: Planned | None = None,
 ) -> Gradients:
-    """Return the gradients. `above` are those with respect to output, h_n and c_n. Only GRUs need the output.
+    """Return the gradients. `above` are those with respect to output, h_n and c_n. GRUs and zoneout need the output.
 
     `planned` is the plan of the forward call, if it was kept. It keeps those of the gradient calls that follow it.
     """
@@ -250,7 +262,9 @@ def compute_network_backward(
             d_weights[at] = None if d_reset is None else padding.pack(d_reset).view(inputs.reset.shape)
         return None if d_source is None else padding.pack(d_source), d_weights, *d_states  # type: ignore[return-value]
     states = inputs.h_0, inputs.c_0
-    keep_until_read(inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between, *inputs.resets)
+    keep_until_read(
+        inputs.source, *inputs.weights, *states, *inputs.masks, *inputs.between, *inputs.resets, *inputs.zoneout
+    )
     key = _which(above)
     tensors = [*_operands(inputs), *[each for each in (*above, *kept, output) if each is not None]]
     if planned is None:
@@ -342,7 +356,13 @@ class _Padding:
         between, reset = [self.pad(each) for each in inputs.between], inputs.reset
         if reset is not None:
             reset = self.pad(reset.view(len(reset), -1))
-        return inputs._replace(source=self.pad(inputs.source), between=between, reset=reset)
+        of_h, of_c = (
+            [each if each.dim() == 1 else self.pad(each) for each in masks or ()]
+            for masks in (inputs.zoneout_masks, inputs.zoneout_cell_masks)
+        )
+        return inputs._replace(
+            source=self.pad(inputs.source), between=between, reset=reset, zoneout_masks=of_h, zoneout_cell_masks=of_c
+        )
 
     def pack(self, padded: Tensor) -> Tensor:
         return padded.flatten(0, 1).index_select(0, self._rows)
@@ -398,7 +418,8 @@ def register(schema: str, compute: Callable[..., Any], shapes: Callable[..., Any
 
 _NETWORK = (
     "Tensor source, Tensor[] weights, Tensor? h_0, Tensor? c_0, Tensor[] masks, Tensor[] between, Tensor? lengths, "
-    "str mode, int layers, int trained, Tensor? reset=None, Tensor? reset_state=None, Tensor? reset_cell=None"
+    "str mode, int layers, int trained, Tensor? reset=None, Tensor? reset_state=None, Tensor? reset_cell=None, "
+    "Tensor[]? zoneout_masks=None, Tensor[]? zoneout_cell_masks=None"
 )
 network = register(f"vkrnn::network({_NETWORK}) -> (Tensor, Tensor, Tensor, Tensor[])", _network, _compute_shapes)
 network_backward = register(

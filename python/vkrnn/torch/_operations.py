@@ -1,7 +1,7 @@
 """The torch operators `operation` and `operation_backward`: one of the functions, and its gradients.
 
 They take all arguments of all functions by position, then the name of the cell and its options as numbers. Those of
-resets follow, which programs that were exported by older versions lack. The gradients of resets follow all others.
+resets and blends follow, which programs that were exported by older versions lack. Their gradients follow all others.
 Cells with several states besides h have operators of their own, `states_operation` and `states_operation_backward`,
 because exported programs contain the others with their schemas.
 """
@@ -45,9 +45,15 @@ class _Cell:
     descriptor: type[Any]
     arguments: tuple[str, ...]
     outputs: tuple[str, ...]
-    kept: tuple[str, ...]  # the forward results that the gradients take
+    kept: tuple[str, ...]  # the forward results that the gradients always take
+
+    def kept_with(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the forward results that the gradients of a call with these arguments take."""
+        return (*self.kept, "output") if any(given.get(name) is not None for name in BLENDS) else self.kept
 
 
+MASKS = ("zoneout_mask", "zoneout_cell_mask")
+BLENDS = (*MASKS, "leak")
 CELLS = {
     cell.name: _Cell(
         cell.gradients_name,
@@ -55,7 +61,9 @@ CELLS = {
         getattr(descriptors, cell.descriptor_name),
         tuple(name for name, _ in cell.forward),
         tuple(cell.outputs),
-        tuple(name for name in cell.outputs if {name, f"{name}_fwd"} & {taken for taken, _ in cell.gradients}),
+        tuple(
+            name for name in cell.outputs if {name, f"{name}_fwd"} & {taken for taken, no in cell.gradients if not no}
+        ),
     )
     for cell in _core.cells()
 }
@@ -72,15 +80,14 @@ class Form:
         self.differentiable = tuple(differentiable)  # the first arguments, which have gradients
         self.arguments = (*differentiable, "mask", "lengths")
         self.outputs = tuple(outputs)  # h, the cell states, z_state
+        self.later: tuple[str, ...] = ()  # arguments after all others
         self.operation: Any = None
         self.backward: Any = None
-
-    resets = RESETS  # arguments with gradients, after all others
 
     @property
     def with_gradients(self) -> tuple[str, ...]:
         """The arguments that have gradients, in the order of the results."""
-        return (*self.differentiable, *self.resets)
+        return (*self.differentiable, *(name for name in self.later if name not in MASKS))
 
     def upstream(self) -> list[str]:
         """Return the names of the upstream gradients of the states in the operator's schema."""
@@ -101,11 +108,13 @@ _OPERATION = Form(
     ),
     ("output", "cell_output", "z_state"),
 )
+_OPERATION.later = (*RESETS, *BLENDS)
 _STATES_OPERATION = Form(
     "states_operation",
     ("source", "recurrent_weight", "input_weight", "bias", *(state.initial for state in STATES)),
     (*(state.sequence for state in STATES), "z_state"),
 )
+_STATES_OPERATION.later = (*RESETS, "zoneout_mask", "leak")
 FORMS = {
     name: _OPERATION if set(cell.outputs) <= set(_OPERATION.outputs) else _STATES_OPERATION
     for name, cell in CELLS.items()
@@ -115,14 +124,14 @@ FORMS = {
 def _split(inputs: Sequence[Any], others: int) -> tuple[Form, Sequence[Any], dict[str, Tensor | None], Sequence[Any]]:
     """Return an operator's form, what precedes its arguments, these by name, and the `others`, from the cell's name on.
 
-    The arguments include resets, which follow the others.
+    The arguments include those of resets and blends, which follow the others.
     """
     place = next(number for number, value in enumerate(inputs) if isinstance(value, str))
     form = FORMS[inputs[place]]
     first = place - len(form.arguments)
     given = dict(zip(form.arguments, inputs[first:place], strict=True))
-    resets = dict.fromkeys(form.resets) | dict(zip(form.resets, inputs[place + others :], strict=False))  # or defaults
-    return form, inputs[:first], given | resets, inputs[place : place + others]
+    later = dict.fromkeys(form.later) | dict(zip(form.later, inputs[place + others :], strict=False))  # or defaults
+    return form, inputs[:first], given | later, inputs[place : place + others]
 
 
 def options_of(descriptor: Any) -> list[float]:
@@ -244,16 +253,16 @@ def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
 
 def _register(form: Form) -> None:
     tensors = "Tensor source, " + ", ".join(f"Tensor? {name}" for name in form.arguments[1:])
-    resets = "".join(f", Tensor? {name}=None" for name in form.resets)
+    later = "".join(f", Tensor? {name}=None" for name in form.later)
     results = ", ".join(["Tensor"] * len(form.outputs))
     form.operation = register(
-        f"vkrnn::{form.name}({tensors}, str cell, float[] options, bool training{resets}) -> ({results})",
+        f"vkrnn::{form.name}({tensors}, str cell, float[] options, bool training{later}) -> ({results})",
         _compute,
         _compute_shapes,
     )
     kept = ", ".join(f"Tensor? {name}" for name in (*form.upstream(), *form.outputs[:-1]))
     results = ", ".join(["Tensor"] * len(form.with_gradients))
-    given = f"{kept}, Tensor z_state, {tensors}, str cell, float[] options{resets}"
+    given = f"{kept}, Tensor z_state, {tensors}, str cell, float[] options{later}"
     form.backward = register(
         f"vkrnn::{form.name}_backward({given}) -> ({results})", _compute_backward, _compute_backward_shapes
     )
@@ -272,10 +281,8 @@ class _Operation(ReverseModeOnly):
         form, _, given, (ctx.cell, ctx.options, ctx.trained) = _split(inputs, 3)
         ctx.count = len(inputs)
         outputs: tuple[Tensor, ...] = at_lower_levels(form.operation, inputs)
-        kept = [
-            result if ctx.trained and name in CELLS[ctx.cell].kept else None
-            for name, result in zip(form.outputs, outputs, strict=True)
-        ]
+        needed = CELLS[ctx.cell].kept_with(given) if ctx.trained else ()
+        kept = [result if name in needed else None for name, result in zip(form.outputs, outputs, strict=True)]
         # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
         # reset_after.
         ctx.biases = {name: given[name] for name in ("bias", "secondary_bias") if name in given}
@@ -298,24 +305,24 @@ class _Operation(ReverseModeOnly):
             )
         form, saved = FORMS[ctx.cell], ctx.saved_tensors
         kept, saved = saved[: len(form.outputs)], saved[len(form.outputs) :]
-        given = dict(zip((*form.arguments, *form.resets), saved, strict=True))
+        given = dict(zip((*form.arguments, *form.later), saved, strict=True))
         inside = given.get("secondary_bias")
         given |= ctx.biases
         if inside is not None:
             given["secondary_bias"] = connected(inside, given["secondary_bias"])
-        tensors, resets = ([given[name] for name in names] for names in (form.arguments, form.resets))
+        tensors, later = ([given[name] for name in names] for names in (form.arguments, form.later))
         # Gradients of empty tensors are left out.
         of_states = [
             gradient if name in CELLS[ctx.cell].outputs else None
             for name, gradient in zip(form.outputs, above[:-1], strict=False)
         ]
-        found = form.backward(*of_states, *kept, *tensors, ctx.cell, ctx.options, *resets)
+        found = form.backward(*of_states, *kept, *tensors, ctx.cell, ctx.options, *later)
         gradients = {
             name: gradient
             for name, gradient in zip(form.with_gradients, found, strict=True)
             if given[name] is not None and given[name].dtype != torch.bool
         }
-        in_order = *map(gradients.get, form.arguments), None, None, None, *map(gradients.get, form.resets)
+        in_order = *map(gradients.get, form.arguments), None, None, None, *map(gradients.get, form.later)
         return in_order[: ctx.count]
 
 

@@ -38,28 +38,31 @@ class Recurrent(torch.nn.RNNBase):
     # `convert` changes a module's class and calls no constructor. These are the values of a module without options.
     peephole: bool = False
     recurrent_dropout: float = 0.0
+    zoneout: float = 0.0
+    zoneout_cell: float = 0.0
     _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn.convert._torch_layout`
     backend: Backend = "auto"
     _frozen: bool = False  # the user's word that the parameters do not change: see `vkrnn.torch.frozen`
 
-    def _take_options(self, recurrent_dropout: Any, backend: Any, options: dict[str, Any]) -> None:
-        """Check and set the options. `options` has those of the descriptor."""
+    def _take_options(self, chances: dict[str, Any], backend: Any, options: dict[str, Any]) -> None:
+        """Check and set the options. `chances` has recurrent dropout and zoneout, `options` those of the descriptor."""
         where = f"[vkrnn.torch.{self._name}]"
         if checked_backend(backend, where) != self.backend:
             self.backend = backend
         require_no_projection(self, where)
-        if isinstance(recurrent_dropout, bool) or not isinstance(recurrent_dropout, numbers.Real):
-            got = f"{recurrent_dropout!r} ({type(recurrent_dropout).__name__})"
-            raise TypeError(f"{where} recurrent_dropout: expected a number, got {got}")
-        if not 0 <= recurrent_dropout <= 1:
-            raise ValueError(f"{where} recurrent_dropout: expected a number from 0 to 1, got {recurrent_dropout!r}")
+        for name, chance in chances.items():
+            if isinstance(chance, bool) or not isinstance(chance, numbers.Real):
+                raise TypeError(f"{where} {name}: expected a number, got {chance!r} ({type(chance).__name__})")
+            if not 0 <= chance <= 1:
+                raise ValueError(f"{where} {name}: expected a number from 0 to 1, got {chance!r}")
         torchs = self.descriptor
         try:
             chosen = replace(torchs, **options)
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace(f"[{type(torchs).__name__}]", where)) from None
-        if recurrent_dropout:
-            self.recurrent_dropout = float(recurrent_dropout)
+        for name, chance in chances.items():
+            if chance:
+                setattr(self, name, float(chance))
         for name, (_, own) in options_beyond_torch(self.mode, chosen).items():
             self._options += f" {name}={own}"
         if chosen.heads * chosen.input_heads > 1:
@@ -107,6 +110,9 @@ class Recurrent(torch.nn.RNNBase):
         found |= options_beyond_torch(self.mode, self.descriptor)
         if training and self.recurrent_dropout:
             found["recurrent_dropout"] = 0.0, self.recurrent_dropout
+        for name in ("zoneout", "zoneout_cell"):
+            if own := getattr(self, name):
+                found[name] = 0.0, own
         return found
 
     def require_torchs_options(self, where: str, *, training: bool) -> None:
@@ -238,7 +244,8 @@ class Recurrent(torch.nn.RNNBase):
 
     def _needs_vkrnn(self) -> bool:
         """Return whether the module has options that PyTorch's module lacks."""
-        return self.peephole or bool(self._options) or bool(self.training and self.recurrent_dropout)
+        own = self.peephole, self._options, self.training and self.recurrent_dropout, self.zoneout, self.zoneout_cell
+        return any(map(bool, own))
 
     def _compute(self, input: Any, hx: Any, resets: Any = _NO_RESETS) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":
@@ -330,7 +337,9 @@ class Recurrent(torch.nn.RNNBase):
         ]
         masks, between = self._masks(source, source.shape[1] if lengths is None else lengths.shape[0])
         mode = self.mode + self._options
+        zoneout = self._zoneout_masks(source, self.zoneout), self._zoneout_masks(source, self.zoneout_cell)
         inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0, *resets)
+        inputs = inputs._replace(zoneout_masks=zoneout[0] or None, zoneout_cell_masks=zoneout[1] or None)
         inputs = inputs._replace(trained=first_with_gradients(inputs))
         form, tensors = Form.of(inputs)
         if traced or not is_plain(tensors):
@@ -415,6 +424,16 @@ class Recurrent(torch.nn.RNNBase):
         """Draw the recurrent dropout of a layer."""
         ones = source.new_ones(1, rows, (1 + self.bidirectional) * self.hidden_size)
         return torch.nn.functional.dropout(ones, self.recurrent_dropout)
+
+    def _zoneout_masks(self, source: Tensor, chance: float) -> list[Tensor]:
+        """Return the zoneout masks of all layers: drawn in training, otherwise their mean, the same in all steps."""
+        if not chance:
+            return []
+        width = (1 + self.bidirectional) * self.hidden_size
+        if not self.training:
+            return [source.new_full((width,), 1 - chance) for _ in range(self.num_layers)]
+        sizes = *source.shape[:-1], width
+        return [source.new_empty(sizes).bernoulli_(1 - chance) for _ in range(self.num_layers)]
 
     def _weight(self, name: str) -> Tensor:
         """Return a parameter, computed if the module is parametrized. The dict is four times as fast as getattr."""

@@ -32,6 +32,8 @@ class SLSTM(torch.nn.Module):
         order i, f, z, o.
     recurrent_dropout : float, default 0.0
         As in `LSTM`.
+    zoneout : float, default 0.0
+        As in `LSTM`. The cell has no zoneout: see `vkrnn.slstm`.
     forget_gate : {"sigmoid", "exponential"}, default "sigmoid"
         As in `vkrnn.SLSTMDescriptor`.
     clip : float, default 0.0
@@ -72,6 +74,7 @@ class SLSTM(torch.nn.Module):
         dtype: torch.dtype | None = None,
         *,
         recurrent_dropout: float = 0.0,
+        zoneout: float = 0.0,
         forget_gate: Any = "sigmoid",
         clip: float = 0.0,
         gradient_clip: float | None = None,
@@ -80,10 +83,11 @@ class SLSTM(torch.nn.Module):
     ) -> None:
         super().__init__()
         _check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        _check_chances(dropout=dropout, recurrent_dropout=recurrent_dropout)
+        _check_chances(dropout=dropout, recurrent_dropout=recurrent_dropout, zoneout=zoneout)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first = bool(bias), bool(batch_first)
         self.dropout, self.recurrent_dropout = float(dropout), float(recurrent_dropout)
+        self.zoneout = float(zoneout)
         try:
             self.descriptor = SLSTMDescriptor(
                 bidirectional=bool(bidirectional),
@@ -142,7 +146,7 @@ class SLSTM(torch.nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments of the constructor that differ from the defaults."""
         defaults: dict[str, Any] = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
-        defaults |= {"bidirectional": False, "recurrent_dropout": 0.0}
+        defaults |= {"bidirectional": False, "recurrent_dropout": 0.0, "zoneout": 0.0}
         own = {name: getattr(self, name) for name in defaults}
         for name in ("forget_gate", "clip", "gradient_clip", "heads", "input_heads"):
             own[name], defaults[name] = getattr(self.descriptor, name), getattr(SLSTMDescriptor, name)
@@ -255,6 +259,13 @@ class SLSTM(torch.nn.Module):
             if self.recurrent_dropout and self.training:
                 ones = source.new_ones(1, N, D * self.hidden_size)
                 given["mask"] = torch.nn.functional.dropout(ones, self.recurrent_dropout)
+            if self.zoneout:
+                width, keeps_new = D * self.hidden_size, 1 - self.zoneout
+                given["zoneout_mask"] = (
+                    source.new_empty(*source.shape[:2], width).bernoulli_(keeps_new)
+                    if self.training
+                    else source.new_full((width,), keeps_new)
+                )
             found = slstm(
                 output,
                 self._weight("weight_hh", number),

@@ -119,13 +119,13 @@ def _as_heads(inputs: Inputs, dims: Sequence[Any], B: int) -> Any:
 def _network_vmap(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
     """Compute `network` for many inputs as one batch, or as the heads of a layer if there are many weights.
 
-    Packed inputs and calls with resets are computed one after the other.
+    Packed inputs and calls with resets or zoneout are computed one after the other.
     """
     inputs = Inputs(*given)
     # Under torch.vmap, a module cannot see whether its parameters require gradients.
     inputs = inputs._replace(trained=min(inputs.trained, first_with_gradients(inputs)))
-    in_dims = *in_dims, *[None] * (len(inputs) - len(in_dims))  # of resets, if torch has left them out
-    if inputs.source.dim() - (in_dims[0] is not None) == 2 or inputs.reset is not None:
+    in_dims = *in_dims, *[None] * (len(inputs) - len(in_dims))  # if torch has left out the last ones
+    if inputs.source.dim() - (in_dims[0] is not None) == 2 or inputs.reset is not None or inputs.zoneout:
         found = one_by_one(network, info, in_dims, inputs)
         return found, pytree.tree_map(lambda _: 0, found)
 
