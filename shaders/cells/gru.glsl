@@ -43,9 +43,7 @@ INLINE void cell_forward(const Real x[3], const Real r[3], const Real v[3], cons
     cell_forward_second(x, candidate, before, after, kept);
 }
 
-INLINE void cell_states(const Real kept[3], const Real before[1], inout Real after[1]) {
-    after[0] = blend(kept[0], before[0], kept[2]);
-}
+INLINE Real cell_hidden(const Real kept[3], const Real before[1]) { return blend(kept[0], before[0], kept[2]); }
 
 // q is the recurrent product of the candidate, without b2. With reset before, the second phase computes dx of the reset
 // gate.

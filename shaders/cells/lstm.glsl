@@ -33,10 +33,7 @@ INLINE Real cell_hidden(const Real kept[4], const Real after[2]) {
     return kept[3] * activate(state_activation, after[1]);
 }
 
-INLINE void cell_states(const Real kept[4], const Real before[2], inout Real after[2]) {
-    after[1] = kept[1] * before[1] + kept[0] * kept[2];
-    after[0] = cell_hidden(kept, after);
-}
+INLINE Real cell_next(const Real kept[4], const Real before[2]) { return kept[1] * before[1] + kept[0] * kept[2]; }
 
 INLINE void cell_backward(const Real kept[4], const Real v[4], const Real before[2], const Real after[2], Real q,
                           const Real up[2], out Real dx[4], out Real dr[4], out Real carry[2]) {

@@ -14,10 +14,6 @@ INLINE void cell_forward(const Real x[1], const Real r[1], const Real v[1], cons
 
 INLINE Real cell_hidden(const Real kept[1], const Real after[1]) { return activate_gate(activation, kept[0]); }
 
-INLINE void cell_states(const Real kept[1], const Real before[1], inout Real after[1]) {
-    after[0] = cell_hidden(kept, after);
-}
-
 INLINE void cell_backward(const Real kept[1], const Real v[1], const Real before[1], const Real after[1], Real q,
                           const Real up[1], out Real dx[1], out Real dr[1], out Real carry[1]) {
     dx[0] = up[0] * gate_derivative(activation, activate_gate(activation, kept[0]));

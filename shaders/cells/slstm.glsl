@@ -38,10 +38,6 @@ INLINE void cell_forward(const Real x[4], const Real r[4], const Real v[4], cons
 
 INLINE Real cell_hidden(const Real kept[4], const Real after[4]) { return kept[3] * after[1] / after[2]; }
 
-INLINE void cell_states(const Real kept[4], const Real before[4], inout Real after[4]) {
-    after[0] = cell_hidden(kept, after);
-}
-
 // m equals i~, or else log f + m[k-1]; its gradient goes to the one that it equals. It equals i~ exactly, also if both
 // have been rounded to 16 bits. Then i is 1, else f is 1.
 INLINE void cell_backward(const Real kept[4], const Real v[4], const Real before[4], const Real after[4], Real q,

@@ -29,8 +29,10 @@ INLINE bool forms(uint gate) {
 // Whether a step reads h before it.
 #ifdef CELL_KEEPS_HIDDEN
 CONSTANT bool reads_hidden = true;
+#define STATES_OF_HIDDEN before   // from which cell_hidden recomputes h
 #else
 CONSTANT bool reads_hidden = blends_hidden != 0;
+#define STATES_OF_HIDDEN after
 #endif
 
 struct CellInputs {
@@ -149,8 +151,10 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
         after[s] = value_of(kCell, inputs.after[s]);
     }
     // The states after a blend are not the cell's, which are computed again.
-    if (blends_cell != 0 || keeps_blend_up != 0) cell_states(kept, before, after);
-    made.blend_up = keeps_blend_up != 0 ? (after[0] - before[0]) * up[0] : 0.0f;
+#if CELL_STATES == 2
+    if (blends_cell != 0) after[1] = cell_next(kept, before);
+#endif
+    made.blend_up = keeps_blend_up != 0 ? (cell_hidden(kept, STATES_OF_HIDDEN) - before[0]) * up[0] : 0.0f;
     Real past[CELL_STATES];
     for (uint s = 0; s < CELL_STATES; ++s) {
         past[s] = 0.0f;

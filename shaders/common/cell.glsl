@@ -8,14 +8,14 @@
 // It may call activate, derivative, exponential and log_sigmoid, max and step of GLSL, and
 // choose(edge, x, a, b), which is a where x >= edge, and b elsewhere. For gates that the option `clip` applies
 // to, it calls activate_gate and gate_derivative instead.
-// Every cell also defines cell_states, which computes h after the cell's step again, from the training state and the
-// states before. If the cell has one state besides h, it also computes that; if more, `after` has them.
+// Besides cell_forward and cell_backward, every cell defines cell_hidden, which recomputes h after the cell's step from
+// the training state and the states after it, or before it if it defines CELL_KEEPS_HIDDEN. A cell with one state
+// besides h also defines cell_next, which recomputes that from the training state and the states before.
 // Drivers know a cell by these functions and macros alone:
 //   CELL_GATES          number of gates; arrays over gates are in the canonical order of the cell's row in cells.cpp
 //   CELL_STATES         number of states: h, then the cell states
 //   CELL_VECTORS        number of learned vectors of H elements besides the weights and biases
-//   CELL_KEEPS_HIDDEN   defined if cell_forward or cell_backward reads before[0], which is h[k-1]; all other cells
-//                       define cell_hidden, which recomputes h from the training state
+//   CELL_KEEPS_HIDDEN   defined if cell_forward or cell_backward reads before[0], which is h[k-1]
 //   CELL_STABILIZER     defined if a state is an exponent, of which the others are multiples. Resets scale those alone;
 //                       they clear it where their factor is 0, so that nothing of the past is left
 //   CELL_SCALE          defined if the last gate is a candidate: the gate that scales the operand of the candidate's

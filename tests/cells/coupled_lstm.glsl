@@ -21,9 +21,8 @@ INLINE void cell_forward(const Real x[3], const Real r[3], const Real v[3], cons
 
 INLINE Real cell_hidden(const Real kept[3], const Real after[2]) { return kept[2] * activate(kTanh, after[1]); }
 
-INLINE void cell_states(const Real kept[3], const Real before[2], inout Real after[2]) {
-    after[1] = (1.0f - kept[0]) * before[1] + kept[0] * kept[1];
-    after[0] = cell_hidden(kept, after);
+INLINE Real cell_next(const Real kept[3], const Real before[2]) {
+    return (1.0f - kept[0]) * before[1] + kept[0] * kept[1];
 }
 
 INLINE void cell_backward(const Real kept[3], const Real v[3], const Real before[2], const Real after[2], Real q,

@@ -35,9 +35,9 @@ INLINE void cell_forward(const Real x[2], const Real r[2], const Real v[2], cons
     cell_forward_second(x, scaled, before, after, kept);
 }
 
-INLINE void cell_states(const Real kept[2], const Real before[1], inout Real after[1]) {
+INLINE Real cell_hidden(const Real kept[2], const Real before[1]) {
     Real share = (1.0f - zoneout()) * kept[0];
-    after[0] = (1.0f - share) * before[0] + share * kept[1];
+    return (1.0f - share) * before[0] + share * kept[1];
 }
 
 // If a step has two phases, this first one computes only that part of df which comes from f as the update gate.

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
+from blends import KINDS as BLENDS
+from blends import draw_blends
 from cases import (
     ACTIVATIONS,
     CELLS,
@@ -81,6 +83,7 @@ class Options:
     gradients: bool
     resets: tuple[str, str] | None  # the kind of the reset, and what it starts from
     recurs: bool = True  # whether there is a recurrent weight
+    blends: str | None = None  # their kind
 
 
 def draw_options(rng: Generator) -> Options:
@@ -109,7 +112,8 @@ def draw_options(rng: Generator) -> Options:
     dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
     has_lengths = bool(rng.random() < 0.3)
     resets = (str(rng.choice(KINDS)), str(rng.choice(STARTS))) if rng.random() < 0.3 else None
-    return Options(cell, options, present, dtype, has_lengths, gradients, resets, recurs)
+    blends = str(rng.choice(BLENDS)) if rng.random() < 0.25 else None
+    return Options(cell, options, present, dtype, has_lengths, gradients, resets, recurs, blends)
 
 
 def draw_case(rng: Generator, of: Options) -> Case:
@@ -213,7 +217,11 @@ def _numbers_are_not_finite(rng: Generator, call: Drawn) -> None:
     array = np.array(call.arguments[name])
     flat = array.reshape(-1)
     if flat.size:
-        flat[rng.integers(flat.size)] = rng.choice([np.nan, np.inf, -np.inf, 3e4, -1e-8])
+        number = rng.choice([np.nan, np.inf, -np.inf, 3e4, -1e-8])
+        # The parts in a blend add up to 1. A large one makes a difference of large numbers, with large errors.
+        flat[rng.integers(flat.size)] = (
+            min(number, 1.0) if name in ("zoneout_mask", "zoneout_cell_mask", "leak") else number
+        )
     call.arguments[name] = array
 
 
@@ -226,6 +234,10 @@ def _an_argument_too_many(rng: Generator, call: Drawn) -> None:
         "sauce",
         "reset",
         "reset_state",
+        "zoneout_mask",
+        "zoneout_cell_mask",
+        "leak",
+        "output_fwd",
         "peephole",
         "init_cell",
         "secondary_bias",
@@ -269,6 +281,7 @@ def draw(rng: Generator, of: Options) -> Drawn:
     """Draw a call. Gradient calls use the results of a forward call on the device."""
     case = draw_case(rng, of)
     drawn_arrays = inputs(case) | (draw_resets(case, *of.resets, case.seed) if of.resets else {})
+    drawn_arrays |= draw_blends(case, of.blends, case.seed) if of.blends else {}
     arrays: dict[str, Any] = {name: _converted(array, of.dtype) for name, array in drawn_arrays.items()}
     more: dict[str, Any] = {}
     if not of.recurs:
@@ -280,7 +293,8 @@ def draw(rng: Generator, of: Options) -> Drawn:
     function = case.cell
     if of.gradients:
         training = case.descriptor(training=True)
-        above = gradient_inputs(case, getattr(vkrnn, function)(**arrays, **more, descriptor=training))
+        results = getattr(vkrnn, function)(**arrays, **more, descriptor=training)
+        above = gradient_inputs(case, results) | ({"output_fwd": results.output} if of.blends else {})
         arrays |= {name: array.astype(of.dtype, copy=False) for name, array in above.items()}
         function += "_gradients"
     call = Drawn(function, lay_out(rng, arrays) | more, DESCRIPTORS[case.cell], dict(case.options))

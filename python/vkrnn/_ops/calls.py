@@ -120,7 +120,7 @@ class BoundCall:
                 given[key] = value
             elif key == "lengths" and value is not None:
                 given[key] = as_numpy_integers(value, f"{prefix} {key}:")
-            elif key == "leak" and isinstance(value, (float, int, np.generic)) and not isinstance(value, bool):
+            elif key == "leak" and isinstance(value, (float, np.generic)):
                 dtype = value.dtype if isinstance(value, np.generic) else np.dtype(str(given["source"].dtype))
                 given[key] = np.asarray(value, dtype)
             elif value is not None or key in operation.required:

@@ -4,19 +4,17 @@
 // Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "common/hidden_before.glsl"
 
-#if CELL_STATES > 1
+#if CELL_STATES == 2
 // Returns the cell state that a step computes from `before`. After a blend, the stored one is another.
 INLINE Real new_cell(Params p, uint d, uint n, uint j, int k, Real cell_before) {
-    Real cell;
+    Real kept[CELL_GATES], before[CELL_STATES], cell;
     if (blends_cell == 0) {
         cell = load_view(p, kCell, d, k, n, 0, j);
     } else {
-        Real kept[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
         for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kTrainingState, d, k, n, slot_of(g), j);
-        for (uint s = 0; s < CELL_STATES; ++s) before[s] = after[s] = 0.0f;
+        before[0] = 0.0f;
         before[1] = cell_before;
-        cell_states(kept, before, after);
-        cell = after[1];
+        cell = cell_next(kept, before);
     }
     return cell;
 }
@@ -48,7 +46,9 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
         Real cell = load_previous(p, kCell, kInitCell, d, k, n, 0, j);
         cell = load_reset(p, d, k, n, 1, j, cell);
         store_view(p, kPreviousCell, d, k, n, 0, j, cell);
+#if CELL_STATES == 2
         if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, new_cell(p, d, n, j, k, cell));
+#endif
     }
 #endif
 }

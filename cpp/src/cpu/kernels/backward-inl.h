@@ -91,16 +91,18 @@ private:
         return std::upper_bound(live_.firsts(), live_.firsts() + steps_, at) - live_.firsts() - 1;
     }
 
-    // Computes the cell states of a step again, from those before it: after a blend, the ones in memory are others.
-    void new_cells(std::int64_t k, std::int64_t n) {
-        T* const cells = row(abi::kPreviousCell, k, n);
-        for (std::int64_t j = 0; j < units_; j += W) {
-            const Units<T> some{std::min(W, units_ - j)};
-            Real kept[kGates], before[kStates], after[kStates];
-            load_kept<kGates>(row(abi::kTrainingState, k, n), views_[abi::kTrainingState].slot, slot_, j, some, kept);
-            for (int s = 0; s < kStates; ++s) before[s] = after[s] = some.load(cells + j);
-            cell_.cell_states(kept, before, after);
-            some.store(after[kStates - 1], cells + views_[abi::kPreviousCell].slot + j);
+    // Computes the cell state of a step again, from the one before it: after a blend, the one in memory is another.
+    void next_cells(std::int64_t k, std::int64_t n) {
+        if constexpr (kStates == 2) {
+            T* const cells = row(abi::kPreviousCell, k, n);
+            for (std::int64_t j = 0; j < units_; j += W) {
+                const Units<T> some{std::min(W, units_ - j)};
+                Real kept[kGates];
+                load_kept<kGates>(row(abi::kTrainingState, k, n), views_[abi::kTrainingState].slot, slot_, j, some,
+                                  kept);
+                const Real before[kStates] = {0.0, some.load(cells + j)};
+                some.store(cell_.cell_next(kept, before), cells + views_[abi::kPreviousCell].slot + j);
+            }
         }
     }
 
@@ -116,7 +118,7 @@ private:
         }
         const bool resets = this->resets(k, n);
         if (cells > 1 && this->blends_cell_)
-            new_cells(k, n);
+            next_cells(k, n);
         else if (cells > 1)
             std::memcpy(row(abi::kPreviousCell, k, n) + views_[abi::kPreviousCell].slot, row(abi::kCell, k, n), bytes);
         for (std::int64_t j = 0; j < units_; j += W) {

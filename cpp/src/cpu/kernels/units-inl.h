@@ -142,8 +142,12 @@ HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::i
     Lanes<T> dx[kGates], dr[kGates], carry[kStates];
     Lanes<T> past[2] = {0.0, 0.0};
     if constexpr (Blends) {
-        cell.cell_states(kept, before, after);  // after a blend, the states in memory are not the cell's
-        if (row.blend_up != nullptr) units.store((after[0] - before[0]) * up[0], row.blend_up + j);
+        // After a blend, the states in memory are not the cell's.
+        if constexpr (kStates == 2)
+            if (row.blend_cell) after[1] = cell.cell_next(kept, before);
+        if (row.blend_up != nullptr)
+            units.store((cell.cell_hidden(kept, C::kKeepsHidden ? before : after) - before[0]) * up[0],
+                        row.blend_up + j);
         if (row.blend) past[0] = past_part(row.blend, j, units, up[0]);
         if constexpr (kStates == 2)
             if (row.blend_cell) past[1] = past_part(row.blend_cell, j, units, up[1]);
