@@ -139,7 +139,7 @@ PACKAGE = CPP.parent / "python/vkrnn"
 LAYERS = (
     *("_core", "_base", "_interop", "precision", "descriptors", "_device", "devices", "arrays", "results", "_ops"),
     *("operations", "gradients", "reference", "checks", "convert", "streams", "networks", "plans", "mpsgraph", "onnx"),
-    *("jax", "torch", "_cli", "vkrnn", "demo", "__main__"),
+    *("jax", "torch", "keras", "_cli", "vkrnn", "demo", "__main__"),
 )
 
 

@@ -13,7 +13,7 @@ from vkrnn._base.packages import import_package
 from vkrnn._ops.layer import Layer
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
-__all__ = ["from_keras"]
+__all__ = ["from_keras", "keras_descriptor"]
 
 Array = npt.NDArray[Any]
 
@@ -80,16 +80,33 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
         "input_weight": _transposed(keras, cell.kernel),
     }
     bias = np.array(keras.ops.convert_to_numpy(cell.bias)) if cell.use_bias else None
+    descriptor = keras_descriptor(keras, kind, cell, reverse=layer.go_backwards)
+    operation = {"LSTM": operations.lstm, "GRU": operations.gru, "SimpleRNN": operations.single_gate_rnn}[kind]
+    if bias is not None and kind == "GRU" and cell.reset_after:
+        (outside, inside), H = bias, cell.units
+        arguments["bias"] = np.concatenate([outside[: 2 * H] + inside[: 2 * H], outside[2 * H :]])
+        arguments["secondary_bias"] = inside[2 * H :].copy()
+    else:
+        arguments |= _bias(bias)
+    return Layer(operation, arguments, descriptor, _recurrent_dropout(kind, cell), batch_first=True)
+
+
+def keras_descriptor(keras: Any, kind: str, cell: Any, *, reverse: bool) -> Any:
+    """Return the descriptor for a cell of Keras; `kind` is "LSTM", "GRU" or "SimpleRNN".
+
+    Raises
+    ------
+    NotImplementedError
+        If vkrnn lacks one of the activations.
+    """
     activations, hard_sigmoid = _from_keras_activations(keras, kind, cell)
-    dropout = _recurrent_dropout(kind, cell)
     activation = activations["activation"]
     if kind == "SimpleRNN":
-        descriptor: Any = SingleGateRNNDescriptor(reverse=layer.go_backwards, activation=activation, **hard_sigmoid)
-        return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor, dropout, batch_first=True)
+        return SingleGateRNNDescriptor(reverse=reverse, activation=activation, **hard_sigmoid)
     gate = activations["recurrent_activation"]
     if kind == "LSTM":
-        descriptor = LSTMDescriptor(
-            reverse=layer.go_backwards,
+        return LSTMDescriptor(
+            reverse=reverse,
             input_gate_activation=gate,
             forget_gate_activation=gate,
             output_gate_activation=gate,
@@ -97,22 +114,14 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
             activation=activation,
             **hard_sigmoid,
         )
-        return Layer(operations.lstm, arguments | _bias(bias), descriptor, dropout, batch_first=True)
-    descriptor = GRUDescriptor(
-        reverse=layer.go_backwards,
+    return GRUDescriptor(
+        reverse=reverse,
         reset_after=cell.reset_after,
         update_gate_activation=gate,
         reset_gate_activation=gate,
         output_gate_activation=activation,
         **hard_sigmoid,
     )
-    if bias is not None and cell.reset_after:
-        (outside, inside), H = bias, cell.units
-        arguments["bias"] = np.concatenate([outside[: 2 * H] + inside[: 2 * H], outside[2 * H :]])
-        arguments["secondary_bias"] = inside[2 * H :].copy()
-    else:
-        arguments |= _bias(bias)
-    return Layer(operations.gru, arguments, descriptor, dropout, batch_first=True)
 
 
 def _cell_of(keras: Any, layer: Any) -> tuple[str, Any]:
