@@ -37,6 +37,7 @@ SCRIPTS = {
     DOCS / "command-line.md": (),
     DOCS / "conventions.md": (),
     DOCS / "jax.md": ("jax", "flax"),
+    DOCS / "keras.md": ("torch", "keras"),
     DOCS / "networks.md": (),
     DOCS / "streaming.md": ("torch", "keras"),
     DOCS / "torch.md": ("torch", "keras"),
