@@ -56,11 +56,9 @@ def keras() -> Any:
 
 
 @pytest.fixture(scope="session")
-def ours(keras: Any) -> Any:
+def ours() -> Any:
     """Return vkrnn.keras."""
-    import vkrnn.keras
-
-    return vkrnn.keras
+    return require("vkrnn.keras")
 
 
 def built(keras: Any, module: Any, kind: str, **options: Any) -> Any:
@@ -90,11 +88,9 @@ def results_and_gradients(keras: Any, layer: Any, source: Array, **given: Any) -
         tensor = keras.ops.convert_to_tensor(source).requires_grad_()
         found = layer(tensor, training=True, **given)
         weights = [weight.value for weight in layer.trainable_variables]
-        import torch
-
-        gradients = torch.autograd.grad(loss(found), [tensor, *weights])
+        gradients = require("torch").autograd.grad(loss(found), [tensor, *weights])
         return numbers(keras, [each.detach() for each in (*found, *gradients)])
-    import jax
+    jax = require("jax")
 
     def call(weights: Any, source: Any) -> Any:
         others = [variable.value for variable in layer.non_trainable_variables]
@@ -119,7 +115,9 @@ def assert_alike(found: list[Array], expected: list[Array]) -> None:
 
 
 @pytest.mark.parametrize("masked", ["no mask", "mask", "zeros for masked"])
-@pytest.mark.parametrize(("kind", "options"), CASES, ids=lambda value: value if isinstance(value, str) else ",".join(value))
+@pytest.mark.parametrize(
+    ("kind", "options"), CASES, ids=lambda value: value if isinstance(value, str) else ",".join(value)
+)
 def test_results_and_gradients_are_those_of_keras(
     keras: Any, ours: Any, kind: str, options: dict[str, Any], masked: str
 ) -> None:
@@ -166,7 +164,7 @@ def test_a_bidirectional_model_converts_trains_saves_and_loads(
     source[1, 3:] = 0
     expected = model.predict(source, verbose=0)
     assert ours.convert(model) is model
-    recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, getattr(keras.layers, kind))]  # noqa: SLF001
+    recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, getattr(keras.layers, kind))]
     assert {type(layer) for layer in recurrent} == {getattr(ours, kind)}
     assert_alike([model.predict(source, verbose=0)], [expected])
     model.fit(source, drawn(N, 2 * H), verbose=0)
@@ -225,7 +223,8 @@ def in_a_process(backend: str, *arguments: str, folder: Path) -> str:
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="one process starts the others")
-def test_jax(keras: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("keras")
+def test_jax(tmp_path: Path) -> None:
     """The tests above pass with JAX."""
     require("jax")
     assert " passed" in in_a_process("jax", "--noconftest", __file__, folder=tmp_path)
@@ -233,7 +232,8 @@ def test_jax(keras: Any, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(BACKEND != "torch", reason="one process starts the others")
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_tests_of_keras(keras: Any, tmp_path: Path, backend: str) -> None:
+@pytest.mark.usefixtures("keras")
+def test_tests_of_keras(tmp_path: Path, backend: str) -> None:
     """Keras's tests of the three layers pass on vkrnn's, without an exception."""
     require(backend)
     spec = importlib.util.find_spec("keras.src.layers.rnn")

@@ -1,4 +1,4 @@
-"""A plugin for pytest that gives vkrnn's layers to the tests that come with Keras, which find Keras's by these names."""
+"""A plugin for pytest that gives vkrnn's layers to the tests that come with Keras."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
     }
     bias = np.array(keras.ops.convert_to_numpy(cell.bias)) if cell.use_bias else None
     descriptor = keras_descriptor(keras, kind, cell, reverse=layer.go_backwards)
-    operation = {"LSTM": operations.lstm, "GRU": operations.gru, "SimpleRNN": operations.single_gate_rnn}[kind]
+    operation: Any = {"LSTM": operations.lstm, "GRU": operations.gru, "SimpleRNN": operations.single_gate_rnn}[kind]
     if bias is not None and kind == "GRU" and cell.reset_after:
         (outside, inside), H = bias, cell.units
         arguments["bias"] = np.concatenate([outside[: 2 * H] + inside[: 2 * H], outside[2 * H :]])

@@ -22,11 +22,10 @@ NAMES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "single_gate_rnn"}
 class Call:
     """What a call of a layer needs besides its inputs."""
 
-    def __init__(self, layer: Any, training: bool) -> None:
+    def __init__(self, layer: Any, *, training: bool) -> None:
         self.layer, self.cell, self.training = layer, layer.cell, training
         self.kind = next(name for name in NAMES if isinstance(layer, getattr(keras.layers, name)))
         self.backend = keras.backend.backend()
-        # Reset-after GRUs without biases have no secondary bias either.
         self.weights = [self._cast(weight) for weight in (self.cell.kernel, self.cell.recurrent_kernel)]
         self.bias = self._cast(self.cell.bias) if self.cell.use_bias else None
 
@@ -45,7 +44,7 @@ class Call:
             source, reverse = ops.flip(source, axis=1), False
             mask = mask if mask is None else ops.flip(mask, axis=1)
         if mask is None:
-            outputs, cells = self._compute(source, states, input_masks, state_masks, None, reverse)
+            outputs, cells = self._compute(source, states, input_masks, state_masks, None, reverse=reverse)
             last = [rows[-1] for rows in (outputs, cells) if rows is not None]
             outputs = ops.swapaxes(outputs, 0, 1)
             return last[0], outputs, last
@@ -55,7 +54,7 @@ class Call:
         steps = ops.arange(source.shape[1], dtype="int32")[None]
         place = ops.where(shown, until - 1, count[:, None] + steps - until)
         source = ops.take_along_axis(source, ops.argsort(place, axis=1)[..., None], axis=1)
-        found = self._compute(source, states, input_masks, state_masks, count, reverse)
+        found = self._compute(source, states, input_masks, state_masks, count, reverse=reverse)
         sequences = [ops.swapaxes(rows, 0, 1) for rows in found if rows is not None]
         pairs = list(zip(states, sequences, strict=True))
         last = [_take(state, sequence, count[:, None])[:, 0] for state, sequence in pairs]
@@ -81,7 +80,7 @@ class Call:
         return inputs, cell.get_recurrent_dropout_mask(state) if drops else None
 
     def _compute(
-        self, source: Any, states: list[Any], input_masks: Any, state_masks: Any, lengths: Any, reverse: bool
+        self, source: Any, states: list[Any], input_masks: Any, state_masks: Any, lengths: Any, *, reverse: bool
     ) -> tuple[Any, Any]:
         """Return the rows of outputs, and of an LSTM's cells or None."""
         kernel, recurrent = self.weights
@@ -122,5 +121,8 @@ class Call:
 
 
 def _take(first: Any, sequence: Any, until: Any) -> Any:
-    """Return the rows of a sequence [N, T, H] after as many steps as `until` [N, S] says; `first` [N, H] is that of none."""
+    """Return the rows of a sequence [N, T, H] after as many steps as `until` [N, S] says.
+
+    `first` [N, H] is the row after none.
+    """
     return ops.take_along_axis(ops.concatenate([first[:, None], sequence], axis=1), until[..., None], axis=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import keras
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -62,8 +63,6 @@ def run(
     masks : [G, N, H]
         They have no gradient.
     """
-    import keras
-
     descriptor = keras_descriptor(keras, kind, cell, reverse=False)
     T, N, _ = rows.shape
     G, _, H = masks.shape
@@ -92,7 +91,7 @@ class _LSTM(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Return the outputs and the cells, [T, N, H]."""
         T, _, N, H = x.shape
-        hm, a = torch.empty_like(x), torch.empty_like(x)
+        hm, a = _steps_of(x), torch.empty_like(x)
         outputs, cells, squashed = (x.new_empty(T, N, H) for _ in range(3))
         h, c = h0, c0
         steps = zip(*(tensor.unbind() for tensor in (x, hm, a, outputs, cells, squashed)), strict=True)
@@ -111,7 +110,7 @@ class _LSTM(torch.autograd.Function):
         return outputs, cells
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, d_outputs: Tensor, d_cells: Tensor) -> tuple[Any, ...]:
         """Return the gradients of x, R, h0 and c0."""
         R, c0, m, hm, a, cells, s = context.saved_tensors
@@ -121,7 +120,7 @@ class _LSTM(torch.autograd.Function):
         of_o = s * gate.derivative(o)  # by dh
         of_s = o * inner.derivative(s)
         by_c = torch.stack([z * gate.derivative(i), before * gate.derivative(f), i * inner.derivative(z)], dim=1)
-        d = torch.empty_like(a)
+        d = _steps_of(a)
         transposed, masks = R.transpose(1, 2), m.unbind()
         dh, dc = torch.zeros_like(c0), torch.zeros_like(c0)
         through = torch.empty_like(m)
@@ -143,8 +142,8 @@ class _GRUResetAfter(torch.autograd.Function):
     def forward(
         context: Any, x: Tensor, xh: Tensor, R: Tensor, h0: Tensor, m: Tensor, gate: _Function, inner: _Function
     ) -> Tensor:
-        """Return the outputs. `x` [T, 3, N, H] is added to the recurrent products, and `xh` [T, N, H] after the reset."""
-        hm, a = torch.empty_like(x), torch.empty_like(x)
+        """Return the outputs; `x` [T, 3, N, H] is added to the recurrent products, `xh` [T, N, H] after the reset."""
+        hm, a = _steps_of(x), torch.empty_like(x)
         candidates, outputs = torch.empty_like(xh), torch.empty_like(xh)
         h = h0
         steps = zip(*(tensor.unbind() for tensor in (x, xh, hm, a, candidates, outputs)), strict=True)
@@ -159,7 +158,7 @@ class _GRUResetAfter(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, d_outputs: Tensor) -> tuple[Any, ...]:
         """Return the gradients of x, xh, R and h0."""
         R, h0, m, hm, a, candidates, outputs = context.saved_tensors
@@ -170,7 +169,7 @@ class _GRUResetAfter(torch.autograd.Function):
         by_h = torch.stack(
             [(before - candidates) * gate.derivative(z), of_new * q * gate.derivative(r), of_new * r], dim=1
         )
-        d, dhs = torch.empty_like(a), torch.empty_like(outputs)
+        d, dhs = _steps_of(a), torch.empty_like(outputs)
         transposed, masks = R.transpose(1, 2), m.unbind()
         through = torch.empty_like(m)
         dh = torch.zeros_like(h0)
@@ -186,11 +185,9 @@ class _GRUResetBefore(torch.autograd.Function):
     """Gates z, r, h: the reset gate multiplies the state before the candidate's recurrent product."""
 
     @staticmethod
-    def forward(
-        context: Any, x: Tensor, R: Tensor, h0: Tensor, m: Tensor, gate: _Function, inner: _Function
-    ) -> Tensor:
+    def forward(context: Any, x: Tensor, R: Tensor, h0: Tensor, m: Tensor, gate: _Function, inner: _Function) -> Tensor:
         """Return the outputs; `x` [T, 3, N, H] is added to the recurrent products."""
-        hm, a = torch.empty_like(x), torch.empty_like(x)
+        hm, a = _steps_of(x), torch.empty_like(x)
         outputs, reset = torch.empty_like(x[:, 0]), torch.empty_like(x[:, 0])
         first, last = R[:2], R[2]
         h = h0
@@ -207,7 +204,7 @@ class _GRUResetBefore(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, d_outputs: Tensor) -> tuple[Any, ...]:
         """Return the gradients of x, R and h0."""
         R, h0, m, hm, a, outputs, reset = context.saved_tensors
@@ -217,7 +214,7 @@ class _GRUResetBefore(torch.autograd.Function):
         by_h = torch.stack([(before - new) * gate.derivative(z), (1 - z) * inner.derivative(new)], dim=1)
         of_r = hm[:, 2] * gate.derivative(r)  # by the gradient of r times the state
         masked = r * m[2]
-        d, masks = torch.empty_like(a), m[:2].unbind()
+        d, masks = _steps_of(a), m[:2].unbind()
         transposed, last = R[:2].transpose(1, 2), R[2].t()
         dh = torch.zeros_like(h0)
         each = zip(*(tensor.unbind() for tensor in (d_outputs, by_h, of_r, masked, z, d)), strict=True)
@@ -230,6 +227,11 @@ class _GRUResetBefore(torch.autograd.Function):
             dh = later.addcmul_(through_reset, masked_t)
         entering = torch.cat([hm[:, :2], reset[:, None]], dim=1)
         return d, _weight_gradient(entering, d), dh, None, None, None
+
+
+def _steps_of(like: Tensor) -> Tensor:
+    """Return an empty [T, G, N, H] with the gates first in memory, as the products of all steps read it."""
+    return torch.empty_like(like.transpose(0, 1), memory_format=torch.contiguous_format).transpose(0, 1)
 
 
 def _masked_sum(through: Tensor, masks: tuple[Tensor, ...]) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from vkrnn.convert._keras import keras_descriptor
-from vkrnn.keras._calls import NAMES, Call
+from vkrnn.keras._calls import Call
 
 __all__ = ["GRU", "LSTM", "SimpleRNN", "fallback"]
 
@@ -18,13 +18,13 @@ _BACKENDS = {"torch": "PyTorch", "jax": "JAX"}
 class _Recurrent:
     """The loop of a layer, for classes that also derive from the layer."""
 
-    def inner_loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+    def inner_loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = False) -> Any:
         """Return the last output, the outputs [N, T, H] and the last states, as Keras's ``inner_loop`` does."""
         if fallback(self, training=bool(training)) or _elsewhere(sequences):
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
         if keras.tree.is_nested(mask):
             mask = mask[0]
-        return Call(self, bool(training)).run(sequences, list(initial_state), mask)
+        return Call(self, training=bool(training)).run(sequences, list(initial_state), mask)
 
 
 @keras.saving.register_keras_serializable(package="vkrnn")
@@ -98,6 +98,3 @@ def fallback(layer: Any, *, training: bool = False) -> str:
 def _elsewhere(sequences: Any) -> bool:
     """Return true for a tensor of PyTorch on a device that vkrnn.torch does not serve."""
     return keras.backend.backend() == "torch" and sequences.device.type not in ("cpu", "cuda", "meta")
-
-
-assert set(NAMES) == set(_CELLS)
