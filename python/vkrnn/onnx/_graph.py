@@ -6,10 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from vkrnn.convert._onnx import INPUTS, WEIGHTS
+from vkrnn.convert._onnx_attributes import QUANTIZED
+
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-__all__ = ["Scope", "Shape", "nodes_of"]
+__all__ = ["MICROSOFT", "Scope", "Shape", "graphs_within", "nodes_of", "weights_of"]
+
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
 
 Shape: TypeAlias = list[int | None]
 
@@ -46,6 +52,21 @@ def nodes_of(graph: GraphProto, outside: Scope | None = None) -> Iterator[tuple[
     scope = Scope(constants, shapes)
     for node in graph.node:
         yield node, scope
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from nodes_of(inner, scope)
+        for inner in graphs_within(node):
+            yield from nodes_of(inner, scope)
+
+
+def graphs_within(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs that a node has as attributes, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def weights_of(node: NodeProto) -> list[str] | None:
+    """Return the names of a recurrent node's weights; None for another node."""
+    domains = (MICROSOFT,) if node.op_type == QUANTIZED else ("", "ai.onnx")
+    if node.op_type not in INPUTS or node.domain not in domains:
+        return None
+    return [name for key, name in zip(INPUTS[node.op_type], node.input, strict=False) if key in WEIGHTS and name]
