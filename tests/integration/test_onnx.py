@@ -227,7 +227,7 @@ def test_attributes_of_functions() -> None:
     model.opset_import.append(helper.make_opsetid("own", 1))
     model.functions.append(function)
     device = vkrnn.Device("cpu (")
-    [got] = Backend.run_model(model, drawn.arrays, device)
+    [got] = Backend.run_model(model, drawn.arrays, device, runtime="evaluator")
     assert device.statistics()["calls"] == 1
     drawn.direction = "reverse"
     assert scaled_error(got, by_onnxruntime(drawn.node, drawn.arrays)["Y"]) <= ONNX

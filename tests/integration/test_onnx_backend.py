@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unittest
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,35 +19,51 @@ onnx = require("onnx")
 from onnx import helper  # noqa: E402
 from onnx.backend import test as backend_test  # noqa: E402
 
-from vkrnn.onnx import Backend  # noqa: E402
+from vkrnn.onnx import Backend, BackendRep, Runtime  # noqa: E402
 
 NAMES = re.compile(r"test_(simple_)?(rnn|gru|lstm)_\w+_cpu")
 
 
-def _node_tests() -> dict[str, Any]:
+RUNTIMES: tuple[Runtime, ...] = ("evaluator", "partition") if find_spec("onnxruntime") else ("evaluator",)
+
+
+def _backend(runtime: Runtime) -> type[Backend]:
+    """Return a backend whose models run so."""
+
+    class Chosen(Backend):
+        @classmethod
+        def prepare(cls, model: Any, device: Any = "CPU", **kwargs: Any) -> BackendRep:
+            return Backend.prepare(model, device, **(kwargs | {"runtime": runtime}))
+
+    return Chosen
+
+
+def _node_tests(runtime: Runtime) -> dict[str, Any]:
     with warnings.catch_warnings():  # from cases of other operators
         warnings.simplefilter("ignore")
-        cases = backend_test.BackendTest(Backend, __name__).test_cases
+        cases = backend_test.BackendTest(_backend(runtime), __name__).test_cases
     return {name: function for case in cases.values() for name, function in vars(case).items() if NAMES.fullmatch(name)}
 
 
-NODE_TESTS = _node_tests()
+NODE_TESTS = {runtime: _node_tests(runtime) for runtime in RUNTIMES}
 
 
 class TestNodes(unittest.TestCase):
     """ONNX's runner adds the test methods."""
 
 
-for _name, _function in NODE_TESTS.items():
-    setattr(TestNodes, _name, _function)
+for _runtime, _tests in NODE_TESTS.items():
+    for _name, _function in _tests.items():
+        setattr(TestNodes, f"{_name}_{_runtime}", _function)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("op", ["simple_rnn", "gru", "lstm"])
-def test_the_cases_are_there(op: str) -> None:
+def test_the_cases_are_there(op: str, runtime: Runtime) -> None:
     """The cases include those of every release since 2023, with peepholes."""
     kinds = {"defaults", "with_initial_bias", "batchwise"} | ({"with_peepholes"} if op == "lstm" else set())
-    assert {f"test_{op}_{kind}_cpu" for kind in kinds} <= set(NODE_TESTS)
-    assert {"test_rnn_seq_length_cpu", "test_gru_seq_length_cpu"} <= set(NODE_TESTS)
+    assert {f"test_{op}_{kind}_cpu" for kind in kinds} <= set(NODE_TESTS[runtime])
+    assert {"test_rnn_seq_length_cpu", "test_gru_seq_length_cpu"} <= set(NODE_TESTS[runtime])
 
 
 def a_model() -> tuple[Any, dict[str, Any]]:
@@ -59,11 +76,12 @@ def a_model() -> tuple[Any, dict[str, Any]]:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8), arrays
 
 
-def test_devices() -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_devices(runtime: Runtime) -> None:
     """A device is given as an object, index or part of a name; "CPU" is the native CPU device."""
     model, arrays = a_model()
     device = vkrnn.Device("cpu (")
-    prepared = Backend.prepare(model, device)
+    prepared = Backend.prepare(model, device, runtime=runtime)
     assert prepared.device is device
     [by_position] = prepared.run(list(arrays.values()))
     assert device.statistics()["calls"] == 1
@@ -71,7 +89,7 @@ def test_devices() -> None:
     np.testing.assert_array_equal(by_position, by_name)
     assert (by_name < 0).all()
     assert Backend.prepare(model).device.backend == "native"
-    [again] = Backend.run_model(model, arrays)
+    [again] = Backend.run_model(model, arrays, runtime=runtime)
     np.testing.assert_array_equal(again, by_name)
     assert Backend.supports_device("CPU")
     assert not Backend.supports_device("abacus")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ onnxruntime = require("onnxruntime")
 from onnx import helper, numpy_helper  # noqa: E402
 
 from vkrnn.onnx import Backend  # noqa: E402
+
+prepare = partial(Backend.prepare, runtime="evaluator")
 
 
 def draw(*shape: int) -> Any:
@@ -164,7 +167,7 @@ def by_operator(value: Any) -> str:
 def test_wrong_nodes(node: Any, opset: int, x: Any, constants: list[Any], message: str) -> None:
     """`prepare` refuses them by name, with the reason."""
     with pytest.raises(NotImplementedError) as caught:
-        Backend.prepare(model_of(node, opset, x, constants))
+        prepare(model_of(node, opset, x, constants))
     assert str(caught.value) == f"[{node.op_type} 'it'] {message}"
 
 
@@ -173,7 +176,7 @@ def test_right_neighbours(node: Any, opset: int, x: Any, constants: list[Any]) -
     """Nodes of these operators that the evaluator computes right still run."""
     model = model_of(node, opset, x, constants)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for got, wanted in zip(Backend.prepare(model).run({"x": x}), session.run(None, {"x": x}), strict=True):
+    for got, wanted in zip(prepare(model).run({"x": x}), session.run(None, {"x": x}), strict=True):
         assert got.shape == wanted.shape
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
@@ -181,7 +184,7 @@ def test_right_neighbours(node: Any, opset: int, x: Any, constants: list[Any]) -
 def test_unknown_axes() -> None:
     """What depends on a number of axes that is not known is refused."""
     with pytest.raises(NotImplementedError) as caught:
-        Backend.prepare(model_of(node_of("Softmax"), 12, draw(4, 6), shape=None))
+        prepare(model_of(node_of("Softmax"), 12, draw(4, 6), shape=None))
     assert str(caught.value) == (
         "[Softmax 'it'] axis: expected the last axis, or an opset from 13 on, got 1 of an unknown number of axes in "
         "opset 12: ONNX's evaluator does not take this axis and those after it as one"
@@ -215,12 +218,12 @@ def loop_model(shape: tuple[int, ...], cond: str = "yes") -> Any:
 def test_loops_with_scan_outputs(shape: tuple[int, ...]) -> None:
     """The evaluator is right for scan outputs with one axis, and for no others."""
     with pytest.raises(NotImplementedError) as caught:
-        Backend.prepare(loop_model(shape))
+        prepare(loop_model(shape))
     assert str(caught.value) == (
         f"[Loop 'it'] body: expected scan outputs with 1 axis, got 'each' with {len(shape)} axes: ONNX's evaluator "
         "adds no axis for the iterations"
     )
-    prepared = Backend.prepare(loop_model((4,)))
+    prepared = prepare(loop_model((4,)))
     x = draw(4)
     [got] = prepared.run({"x": x})
     np.testing.assert_array_equal(got, np.stack([2 * x, 4 * x, 8 * x]))
@@ -229,7 +232,7 @@ def test_loops_with_scan_outputs(shape: tuple[int, ...]) -> None:
 def test_loops_without_a_condition() -> None:
     """The evaluator takes an absent condition as false."""
     with pytest.raises(NotImplementedError) as caught:
-        Backend.prepare(loop_model((4,), ""))
+        prepare(loop_model((4,), ""))
     assert str(caught.value) == (
         "[Loop 'it'] cond: expected an input, got none: ONNX's evaluator then does no iterations"
     )
@@ -258,6 +261,6 @@ def test_nodes_within_nodes() -> None:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
         if refused:
             with pytest.raises(NotImplementedError, match=r"^\[Softmax 'inner'\] axis: "):
-                Backend.prepare(model)
+                prepare(model)
         else:
-            assert Backend.prepare(model).run([draw(*shape)])[0].shape == shape
+            assert prepare(model).run([draw(*shape)])[0].shape == shape

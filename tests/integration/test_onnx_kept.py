@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from onnx import helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from vkrnn.onnx import OPERATORS, Backend  # noqa: E402
+
+prepare = partial(Backend.prepare, runtime="evaluator")
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 I, H = 24, 40
@@ -89,7 +92,7 @@ def test_same_bits(op: str, attributes: dict[str, Any], runs: list[Any]) -> None
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     node = node_of(op, **attributes)
     model = model_of([node], floats("X", *states_of(op)), floats(*node.output), weights_of(op, D))
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     prepared.run(next(all_calls(op, attributes)))
     for given in all_calls(op, attributes):
         runs.clear()
@@ -106,7 +109,7 @@ def test_lengths(op: str, attributes: dict[str, Any], runs: list[Any]) -> None:
     node.input[4] = "lengths"
     inputs = [*floats("X", *states_of(op)), helper.make_tensor_value_info("lengths", 6, None)]
     model = model_of([node], inputs, floats(*node.output), weights_of(op, D))
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     for given in all_calls(op, attributes):
         N, T = given["X"].shape[:2] if attributes.get("layout") else given["X"].shape[1::-1]
         for lengths in ([T] * N, [T, 0, T - 1][:N], [0] * N):
@@ -125,7 +128,7 @@ def test_wrong_lengths(runs: list[Any]) -> None:
     inputs = [*floats("X", "h"), helper.make_tensor_value_info("lengths", 6, None)]
     model = model_of([node], inputs, floats("Y"), weights_of("GRU", 1))
     given = {"X": draw(5, 2, I), "h": draw(1, 2, H)}
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     prepared.run({**given, "lengths": np.array([3, 5], np.int32)})
     for wrong in ([3, 6], [-1, 5], [3], [[3, 5]], [3.0, 5.0]):
         array = np.array(wrong, np.float32 if isinstance(wrong[0], float) else np.int32)
@@ -156,7 +159,7 @@ def test_branches(runs: list[Any]) -> None:
     chosen = helper.make_node("If", ["cond"], ["out", "state"], then_branch=branch(0), else_branch=branch(0.1))
     inputs = [helper.make_tensor_value_info("cond", 9, []), *floats("X", "h", "c")]
     model = model_of([chosen], inputs, floats("out", "state"), {})
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     given = next(all_calls("LSTM", {}))
     for cond in (True, False, True, False, True, False):
         both = {**given, "cond": np.array(cond)}
@@ -172,7 +175,7 @@ def test_outer_initializers(runs: list[Any]) -> None:
     inputs = [helper.make_tensor_value_info("cond", 9, []), *floats("X", "h")]
     model = model_of([chosen], inputs, floats("out", "state"), weights_of("GRU", 1))
     given = {**next(all_calls("GRU", {})), "cond": np.array([False])}
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     for _ in range(2):
         assert_same(prepared.run(given), plain(model, given))
     assert len(runs) == 1
@@ -190,7 +193,7 @@ def test_weights_that_may_change(runs: list[Any]) -> None:
         model_of([helper.make_node("Neg", ["R_"], ["R"]), node], floats("X", "h", "R_"), floats("Y"), without),
     ]
     for model in models:
-        prepared = Backend.prepare(model)
+        prepared = prepare(model)
         name = model.graph.input[2].name
         changed = {**given, name: weights["R"].copy()}
         for _ in range(3):
@@ -206,7 +209,7 @@ def test_absent_outputs(runs: list[Any]) -> None:
         del node.output[:]
         node.output.extend(outputs)
         model = model_of([node], floats("X", "h", "c"), floats(*filter(None, outputs)), weights_of("LSTM", 1))
-        prepared, given = Backend.prepare(model), next(all_calls("LSTM", {}))
+        prepared, given = prepare(model), next(all_calls("LSTM", {}))
         for _ in range(2):
             assert_same(prepared.run(given), plain(model, given))
     assert len(runs) == 3
@@ -217,7 +220,7 @@ def test_nodes_of_two_calls_keep_no_weights(runs: list[Any]) -> None:
     functions = ["Sigmoid", "Tanh", "Sigmoid", "Relu"]
     other = node_of("GRU", direction="bidirectional", activations=functions)
     model = model_of([other], floats("X", "h"), floats("Y"), weights_of("GRU", 2))
-    prepared, given = Backend.prepare(model), {"X": draw(5, 2, I), "h": draw(2, 2, H)}
+    prepared, given = prepare(model), {"X": draw(5, 2, I), "h": draw(2, 2, H)}
     for _ in range(2):
         assert_same(prepared.run(given), plain(model, given))
     assert not runs
@@ -226,7 +229,7 @@ def test_nodes_of_two_calls_keep_no_weights(runs: list[Any]) -> None:
 def test_errors() -> None:
     """The errors are those of a model that keeps no weights."""
     model = model_of([node_of("LSTM", name="encoder")], floats("X", "h", "c"), floats("Y"), weights_of("LSTM", 1))
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     right = next(all_calls("LSTM", {}))
     prepared.run(right)
     for wrong in (
@@ -247,7 +250,7 @@ def test_errors() -> None:
 def test_threads(runs: list[Any]) -> None:
     """Several threads may run a prepared model at once."""
     model = model_of([node_of("LSTM")], floats("X", "h", "c"), floats("Y"), weights_of("LSTM", 1))
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     given = [{"X": draw(5, N, I), "h": draw(1, N, H), "c": draw(1, N, H)} for N in range(1, 5)]
     wanted = [plain(model, each) for each in given]
     prepared.run(given[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ onnxruntime = require("onnxruntime")
 from onnx import helper, numpy_helper  # noqa: E402
 
 from vkrnn.onnx import Backend, from_onnx  # noqa: E402
+
+prepare = partial(Backend.prepare, runtime="evaluator")
 
 QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
 SIZES = (5, 3, 7, 4)
@@ -218,7 +221,7 @@ def test_models_of_onnxruntime(tmp_path: Path, runs: list[Any], *, by_column: bo
     }
     exact = plain({**given, "X": arrays["X"]})
 
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     found = [prepared.run({"X": arrays["X"]}) for _ in range(2)]
     assert len(runs) == 1
     for one, other in zip(*found, strict=True):
@@ -263,7 +266,7 @@ def test_dequantized_constants(op: str, opset: int, axis: int | None, runs: list
     model, arrays = dequantizing(op, opset, axis)
     given = {each.name: arrays[each.name] for each in model.graph.input}
     before = model.SerializeToString()
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     assert model.SerializeToString() == before
     wanted = run_in_onnxruntime(model, arrays)
     for count in range(2):
@@ -285,7 +288,7 @@ def test_blocks() -> None:
     model = model_of(drawn.node, arrays, 21)
     node = helper.make_node("DequantizeLinear", ["levels", "scale"], ["W"], axis=2, block_size=3)
     model.graph.node.insert(0, node)
-    found = Backend.prepare(model).run({"X": arrays["X"]})
+    found = prepare(model).run({"X": arrays["X"]})
     assert_close(dict(zip(OUTPUTS["GRU"], found, strict=True)), wanted, ONNX)
 
 
@@ -296,7 +299,7 @@ def test_levels_that_may_change(runs: list[Any]) -> None:
     model.graph.initializer.remove(levels)
     model.graph.input.append(helper.make_tensor_value_info("R levels", levels.data_type, levels.dims))
     given = {each.name: arrays[each.name] for each in model.graph.input}
-    prepared = Backend.prepare(model)
+    prepared = prepare(model)
     for _ in range(2):
         found, wanted = prepared.run(given), run_in_onnxruntime(model, given)
         assert_close(

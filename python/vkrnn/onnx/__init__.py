@@ -1,8 +1,8 @@
 """ONNX's RNN, GRU and LSTM on vkrnn's devices, as single nodes and in whole models. Needs the package onnx.
 
 `run_node` computes one node. `Backend` runs a model: vkrnn computes the recurrent nodes, and onnxruntime all others.
-Without onnxruntime, ONNX's own evaluator computes them in NumPy. `OPERATORS` are the operators for that evaluator. They include DynamicQuantizeLSTM, which
-is an LSTM with weights in eight bits that onnxruntime makes.
+Without onnxruntime, ONNX's own evaluator computes them in NumPy. `OPERATORS` are the operators for that evaluator. They
+include DynamicQuantizeLSTM, which is an LSTM with weights in eight bits that onnxruntime makes.
 
 >>> import numpy as np
 >>> from onnx import helper

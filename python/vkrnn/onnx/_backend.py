@@ -61,7 +61,7 @@ class BackendRep(_BackendRep):
     runtime : str
         "partition": recurrent nodes run on the device, and all others in onnxruntime. "onnxruntime": the whole model
         runs in onnxruntime, on the CPU. "evaluator": recurrent nodes run on the device, and all others in ONNX's own
-        evaluator.
+        evaluator. "auto": "partition" or "onnxruntime", by the sizes of a run.
     reason : str
         Why, in words.
     """
@@ -134,8 +134,8 @@ class Backend(_Backend):
         device : Device or int or str
         runtime : {"auto", "partition", "onnxruntime", "evaluator"}
             What runs the model; see `BackendRep.runtime`. "auto" is "evaluator" without onnxruntime. With it, a model
-            runs as a partition, or as a whole in onnxruntime if its recurrent nodes are too small for a partition or
-            within If, Loop or Scan, and the device is a CPU. `BackendRep.reason` and the log (level INFO) say why.
+            runs as a partition, or on a CPU as a whole in onnxruntime if its recurrent nodes are too small for a
+            partition or within If, Loop or Scan. `BackendRep.reason` and the log (level INFO) say why.
 
         Raises
         ------
@@ -144,8 +144,8 @@ class Backend(_Backend):
         ValueError, TypeError
             If an attribute of a recurrent node is malformed, or `runtime` is none of these.
         NotImplementedError
-            If `runtime` is "partition" or "onnxruntime" and onnxruntime does not run the model. If the evaluator runs it
-            and computes another node wrong; the message then begins with the node's operator and its name.
+            If `runtime` is "partition" or "onnxruntime" and onnxruntime does not run the model. If the evaluator runs
+            it and computes another node wrong; the message then begins with the node's operator and its name.
         ImportError
             If `runtime` needs onnxruntime, which cannot be imported.
         """

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from onnx import ModelProto
 
 from vkrnn._base.packages import import_package
+from vkrnn.convert._onnx_attributes import QUANTIZED
 from vkrnn.devices import Device
+from vkrnn.onnx._graph import nodes_of
 from vkrnn.onnx._partition import Partition
 from vkrnn.onnx._sessions import Unsupported, find_onnxruntime, session_of
 
@@ -18,9 +20,11 @@ __all__ = ["Choice", "Runtime", "choose"]
 
 Runtime: TypeAlias = Literal["auto", "partition", "onnxruntime", "evaluator"]
 
-# Floating-point operations of the recurrent nodes, for each session, from which a partition is faster: a session takes
-# about 20 us more than its nodes, and vkrnn saves about a fifth of the recurrent nodes' time.
+# Floating-point operations (see `Partition.run_counted`) for each session, from which a partition is faster: a session
+# takes about 20 us more than its nodes, and vkrnn saves a part of the recurrent nodes' time.
 WORTH = 5e6
+
+MOST_SHAPES = 1000  # that are remembered
 
 _logger = logging.getLogger("vkrnn")
 
@@ -82,15 +86,54 @@ def _automatic(model: ModelProto, prepared: ModelProto, device: Device, evaluato
     partition = None
     try:
         partition = Partition(library, prepared)
-        reason = f"its recurrent nodes have {partition.work:.2g} operations a run in {partition.sessions} sessions"
+        reason = f"recurrent nodes run on {device.name}"
     except (NotImplementedError, Unsupported) as error:
         reason = str(error)
-    on_cpu = device.type == "cpu"
-    if on_cpu and (partition is None or partition.work < WORTH * partition.sessions):
+    if device.type == "cpu":
         try:
-            return Choice("onnxruntime", reason, session_of(library, model, spins=True))
+            return _on_cpu(library, model, partition, reason)
         except Unsupported as error:
             reason = str(error)
     if partition is not None:
         return Choice("partition", reason, partition)
     return Choice("evaluator", reason, evaluator())
+
+
+def _on_cpu(library: Any, model: ModelProto, partition: Partition | None, reason: str) -> Choice:
+    if any(node.op_type == QUANTIZED for node, _ in nodes_of(model.graph)):
+        partition, reason = None, f"{QUANTIZED} is an operator of onnxruntime's own"
+    if partition is None:
+        return Choice("onnxruntime", reason, session_of(library, model, spins=True))
+    least = WORTH * partition.sessions
+    rule = f"a partition is worth {least:.2g} operations of recurrent nodes after their first step"
+    if partition.work is None:
+        whole = session_of(library, model, spins=True)
+        return Choice("auto", f"{rule}, and the sizes of a run decide", _BySizes(partition, whole, least))
+    reason = f"{rule}, and the model has {partition.work:.2g}"
+    if partition.work >= least:
+        return Choice("partition", reason, partition)
+    return Choice("onnxruntime", reason, session_of(library, model, spins=True))
+
+
+class _BySizes:
+    """A model that runs as a partition if the recurrent nodes do at least so much work, and else as a whole.
+
+    The first run with inputs of some shapes counts the work. All runs with these shapes have the same bits.
+    """
+
+    def __init__(self, partition: Partition, whole: Any, least: float) -> None:
+        self._partition, self._whole, self._least = partition, whole, least
+        self._is_worth: dict[tuple[tuple[str, tuple[int, ...]], ...], bool] = {}
+
+    def run(self, names: None, inputs: Mapping[str, Any]) -> Any:
+        shapes = tuple((name, array.shape) for name, array in inputs.items())
+        is_worth = self._is_worth.get(shapes)
+        if is_worth is None:
+            results, work = self._partition.run_counted(inputs)
+            is_worth = work >= self._least
+            if len(self._is_worth) >= MOST_SHAPES:
+                self._is_worth.clear()
+            self._is_worth[shapes] = is_worth
+            if is_worth:
+                return results
+        return (self._partition if is_worth else self._whole).run(names, inputs)

@@ -18,9 +18,10 @@ __all__ = ["constants_of", "fold_weights"]
 Array: TypeAlias = npt.NDArray[Any]
 
 # Operators that move elements, which ONNX's evaluator computes right in all opsets.
-_MOVES = frozenset(
-    ["Cast", "Concat", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"]
-)
+_MOVES = {
+    *("Cast", "Concat", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Slice"),
+    *("Split", "Squeeze", "Transpose", "Unsqueeze"),
+}
 _DEQUANTIZE = "DequantizeLinear"
 _VALUES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
@@ -23,16 +23,14 @@ __all__ = ["Partition"]
 Array: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = dict[str, Any]
 
-TYPICAL_STEPS = 100  # where the model leaves the number of time steps open
-
 
 class Partition:
     """A model as a chain of stages: the nodes that a session computes, then the recurrent nodes that need them.
 
     Attributes
     ----------
-    work : float
-        Floating-point operations of the recurrent nodes in a run, with typical sizes where the model leaves them open.
+    work : float or None
+        The work of `run_counted`; None if the model leaves sizes of it open.
     sessions : int
         The number of sessions.
     """
@@ -49,7 +47,7 @@ class Partition:
         self._constants = {name: numpy_helper.to_array(constants[name]) for name in constants.keys() & {*self._outputs}}
         values = {value.name: value for value in graph.input}
         self._steps: list[_Session | _Recurrent] = []
-        self.work = 0.0
+        self.work: float | None = 0.0
         needed = {*self._outputs}
         stages = _stages([node for node in graph.node if not any(constants_of(node))])
         for at, stage in enumerate(stages):
@@ -59,18 +57,35 @@ class Partition:
                 self._steps.append(_Session(onnxruntime, model, stage.others, read, values, constants))
             for node in stage.recurrent:
                 self._steps.append(_Recurrent(node, constants))
-                self.work += _declare(node, values, constants)
+                work = _declare(node, values, constants)
+                self.work = None if work is None or self.work is None else self.work + work
         self.sessions = sum(isinstance(step, _Session) for step in self._steps)
 
     def run(self, names: None, inputs: Mapping[str, Any]) -> list[Array]:  # noqa: ARG002 - as sessions have it
         """Return all outputs of the model."""
+        values = self._values(inputs)
+        for step in self._steps:
+            step.run(values)
+        return [values[name] for name in self._outputs]
+
+    def run_counted(self, inputs: Mapping[str, Any]) -> tuple[list[Array], float]:
+        """Do the same, and return the floating-point operations of the recurrent nodes after their first time step.
+
+        They say whether a partition is worth its sessions. A single step takes onnxruntime as long as vkrnn, because
+        both read the weights once.
+        """
+        values = self._values(inputs)
+        for step in self._steps:
+            step.run(values)
+        recurrent = (step for step in self._steps if isinstance(step, _Recurrent))
+        return [values[name] for name in self._outputs], sum(node.work(values) for node in recurrent)
+
+    def _values(self, inputs: Mapping[str, Any]) -> Values:
         values = {**self._constants, **self._defaults, **inputs}
         missing = self._inputs - values.keys()
         if missing:
             raise ValueError(f"[Backend] inputs: expected {', '.join(sorted(missing))}, got none")
-        for step in self._steps:
-            step.run(values)
-        return [values[name] for name in self._outputs]
+        return values
 
 
 @dataclass
@@ -153,6 +168,7 @@ class _Recurrent:
 
     def __init__(self, node: NodeProto, constants: Mapping[str, TensorProto]) -> None:
         self._node, self._attributes = node, attributes_of(node)
+        self._is_batch_first = self._attributes.get("layout") == 1
         keys = INPUTS[node.op_type]
         self._arrays: list[Any] = [None] * len(node.input)
         for at, name in enumerate(node.input):
@@ -166,9 +182,7 @@ class _Recurrent:
         self._results = [(at, name) for at, name in enumerate(node.output) if name]
 
     def run(self, values: Values) -> None:
-        arrays = self._arrays.copy()
-        for at, name in self._given:
-            arrays[at] = values[name]
+        arrays = self._inputs(values)
         results = None if self._kept is None else self._kept.run(tuple(arrays))
         if results is None:
             node = self._node
@@ -176,25 +190,44 @@ class _Recurrent:
         for at, name in self._results:
             values[name] = results[at]
 
+    def work(self, values: Values) -> float:
+        """Return the floating-point operations after the first time step."""
+        X, W, R = self._inputs(values)[:3]
+        return _work_of(X.shape, W.size + R.size, batch_first=self._is_batch_first)
 
-def _declare(node: NodeProto, values: dict[str, ValueInfoProto], constants: Mapping[str, TensorProto]) -> float:
-    """Add a recurrent node's outputs to the known values, and return its floating-point operations."""
-    X, R = node.input[0], constants.get(node.input[2])
+    def _inputs(self, values: Values) -> list[Any]:
+        arrays = self._arrays.copy()
+        for at, name in self._given:
+            arrays[at] = values[name]
+        return arrays
+
+
+def _work_of(shape: Sequence[int], weights: int, *, batch_first: bool) -> float:
+    N, T = shape[:2] if batch_first else shape[1::-1]
+    return 2.0 * weights * N * max(0, T - 1)  # each weight takes part in one product for each row
+
+
+def _declare(node: NodeProto, values: dict[str, ValueInfoProto], constants: Mapping[str, TensorProto]) -> float | None:
+    """Add a recurrent node's outputs to the known values, and return its work; None if its sizes are not known."""
+    X, W, R = node.input[:3]
     if X in constants:
         dtype, sizes = constants[X].data_type, list(constants[X].dims)
     else:
         tensor = values[X].type.tensor_type
-        dtype, sizes = tensor.elem_type, [size.dim_value for size in tensor.shape.dim]
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    first, second, I = sizes if len(sizes) == 3 else (0, 0, 0)  # 0: not known
-    D, H = 1 + (attributes.get("direction") == b"bidirectional"), attributes.get("hidden_size", 0)
-    if attributes.get("layout"):
-        T, N, shapes = second, first, [[first, second, D, H], [first, D, H], [first, D, H]]
+        dtype, sizes = tensor.elem_type, [size.dim_value for size in tensor.shape.dim]  # 0: not known
+    if len(sizes) != 3:
+        sizes = [0, 0, 0]
+    attributes = attributes_of(node)
+    D, H = 1 + (attributes.get("direction") == "bidirectional"), attributes.get("hidden_size") or 0
+    batch_first = attributes.get("layout") == 1
+    first, second, _ = sizes
+    if batch_first:
+        shapes = [[first, second, D, H], [first, D, H], [first, D, H]]
     else:
-        T, N, shapes = first, second, [[first, D, second, H], [D, second, H], [D, second, H]]
+        shapes = [[first, D, second, H], [D, second, H], [D, second, H]]
     for name, shape in zip(node.output, shapes, strict=False):
         values[name] = helper.make_tensor_value_info(name, dtype, [size or None for size in shape])
-    if R is None:
-        return 0.0
-    gates = int(np.prod(R.dims)) / max(1, H)
-    return 2.0 * (T or TYPICAL_STEPS) * (N or 1) * gates * (H + (I or H))
+    if not first or not second or not constants.keys() >= {W, R}:
+        return None
+    weights = sum(math.prod(constants[name].dims) for name in (W, R))
+    return _work_of((first, second), weights, batch_first=batch_first)

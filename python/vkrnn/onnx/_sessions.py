@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 __all__ = ["Unsupported", "find_onnxruntime", "model_of", "session_of", "value_of"]
 
 # The types of tensors that onnxruntime exchanges as arrays of NumPy, by its names.
-_TYPES = {
+_TYPES: dict[str, int] = {
     "bool": TensorProto.BOOL,
     "double": TensorProto.DOUBLE,
     "float": TensorProto.FLOAT,
@@ -38,7 +38,7 @@ def find_onnxruntime() -> Any | None:
 
 
 def session_of(onnxruntime: Any, model: ModelProto, *, spins: bool) -> Any:
-    """Return a session of the model on the CPU. `spins` says whether its threads may spin after their work.
+    """Return a session of the model on the CPU. `spins` says whether its threads may spin after a run.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def session_of(onnxruntime: Any, model: ModelProto, *, spins: bool) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors, which are raised as well
     if not spins:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class but this one; a model above 2 GB fails, too
@@ -59,7 +59,7 @@ def session_of(onnxruntime: Any, model: ModelProto, *, spins: bool) -> Any:
 
 
 def _type_of(value: Any) -> int:
-    kind = value.type.removeprefix("tensor(").removesuffix(")")
+    kind: str = value.type.removeprefix("tensor(").removesuffix(")")
     if kind not in _TYPES:
         raise Unsupported(f"{value.name} has the type {value.type}")
     return _TYPES[kind]
