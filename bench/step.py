@@ -102,8 +102,8 @@ def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
 def _on_node(modules: Modules, arrays: Arrays) -> Contender:
     """Return the node of a prepared model as a contender, without ONNX's evaluator."""
     states = _states(arrays)
-    prepared = importlib.import_module(NODE).Backend.prepare(model_of(modules, arrays, 1, states))
-    [node], weights = prepared._evaluator.rt_nodes_, prepared._evaluator.rt_inits_  # noqa: SLF001
+    prepared = importlib.import_module(NODE).Backend.prepare(model_of(modules, arrays, 1, states), runtime="evaluator")
+    [node], weights = prepared._runner.rt_nodes_, prepared._runner.rt_inits_  # noqa: SLF001
 
     def run(given: Any) -> Any:
         with prepared.device:

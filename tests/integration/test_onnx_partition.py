@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -340,7 +343,9 @@ def test_exported_by_pytorch(torch: Any, kind: str, *, dynamo: bool, runs: list[
     torch.manual_seed(1)
     file = io.BytesIO()
     network, source = Model().eval(), torch.from_numpy(draw(2, 9, I))
-    torch.onnx.export(network, (source,), file, dynamo=dynamo, verbose=False, input_names=["x"])
+    with warnings.catch_warnings():  # of PyTorch about itself
+        warnings.simplefilter("ignore")
+        torch.onnx.export(network, (source,), file, dynamo=dynamo, verbose=False, input_names=["x"])
     model = onnx.load_from_string(file.getvalue())
     prepared = Backend.prepare(model, runtime="partition")
     given = {"x": source.numpy()}
@@ -348,3 +353,23 @@ def test_exported_by_pytorch(torch: Any, kind: str, *, dynamo: bool, runs: list[
     assert_near(found, by_onnxruntime(model, given))
     assert np.abs(found[0] - network(source).detach().numpy()).max() <= ONNX
     assert len(runs) == 2
+
+
+@pytest.mark.xdist_group("bench")
+def test_benchmark(tmp_path: Path) -> None:
+    """Each way to run a model has a row. No time is asserted."""
+    file = tmp_path / "chain.onnx"
+    onnx.save(chain(), file)
+    options = ["--set", "T=5", "N=2", "lengths=5", "--smoke", "--runtimes", "auto", "partition", "evaluator"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.models", str(file), *options],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines() if "chain" in line
+    ]
+    assert [row[1] for row in rows] == ["auto: auto", "partition", "evaluator"]
+    assert all(float(row[2]) <= ONNX for row in rows)
