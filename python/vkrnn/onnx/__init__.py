@@ -22,7 +22,7 @@ from vkrnn._base.packages import missing
 from vkrnn.convert._onnx import from_onnx
 
 try:
-    import onnx.reference  # noqa: F401
+    from onnx import reference as _  # noqa: F401
 except ImportError as error:
     raise missing("vkrnn.onnx", error, "onnx") from error
 

@@ -22,7 +22,7 @@ Runtime: TypeAlias = Literal["auto", "partition", "onnxruntime", "evaluator"]
 
 # Floating-point operations (see `Partition.run_counted`) for each session, from which a partition is faster: a session
 # takes about 20 us more than its nodes, and vkrnn saves a part of the recurrent nodes' time.
-WORTH = 5e6
+WORTH = 1e7
 
 MOST_SHAPES = 1000  # that are remembered
 
