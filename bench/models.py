@@ -28,7 +28,13 @@ def main() -> None:
     """Measure and print a table."""
     parser = arguments(__doc__ or "")
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=NUMBER", help="a size or an integer (default: 1)")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="a size, an integer input or, for nameless sizes, INPUT.AXIS (default: 1)",
+    )
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=RUNTIMES[:1])
     options = parser.parse_args()
     modules = find_onnxruntime()
@@ -76,7 +82,10 @@ def _rows(modules: Any, file: Path, numbers: dict[str, int], options: Any) -> li
 
 def _drawn(value: Any, numbers: dict[str, int]) -> npt.NDArray[Any]:
     """Return an array for an input of a session."""
-    shape = [size if isinstance(size, int) and size else numbers.get(size or value.name, 1) for size in value.shape]
+    shape = [
+        size if isinstance(size, int) and size else numbers.get(size or f"{value.name}.{axis}", 1)
+        for axis, size in enumerate(value.shape)
+    ]
     if "float" in value.type:
         drawn = np.random.default_rng(0).standard_normal(shape)
         return (0.1 * drawn).astype(np.float16 if "float16" in value.type else np.float32)
