@@ -116,16 +116,7 @@ def test_gradcheck(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, op
     assert torch.autograd.gradcheck(function, (source, *states, *weights))
 
 
-@pytest.fixture
-def _allow_rnn() -> Any:
-    """Let the compiler look into subclasses of torch's recurrent modules."""
-    with torch._dynamo.config.patch(allow_rnn=True):
-        yield
-    torch._dynamo.reset()
-
-
 @every_kind
-@pytest.mark.usefixtures("_allow_rnn")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(kind: str, backend: str) -> None:
     """A module and its gradients compile without graph breaks."""

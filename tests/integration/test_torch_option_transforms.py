@@ -58,12 +58,11 @@ def test_compile(kind: str, backend: str) -> None:
     """A module with options compiles as a whole, with its gradients and masks."""
     module = lively(kind, 2, bidirectional=True, batch_first=True, recurrent_dropout=0.5)
     x = torch.rand(N, T, I).requires_grad_()
-    with torch._dynamo.config.patch(allow_rnn=True):
-        found = []
-        for run in (module, torch.compile(module, fullgraph=True, backend=backend)):
-            torch.manual_seed(2)
-            output, _ = run(x)
-            found.append([output, *torch.autograd.grad(output.square().sum(), [x, *module.parameters()])])
+    found = []
+    for run in (module, torch.compile(module, fullgraph=True, backend=backend)):
+        torch.manual_seed(2)
+        output, _ = run(x)
+        found.append([output, *torch.autograd.grad(output.square().sum(), [x, *module.parameters()])])
     torch._dynamo.reset()
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 

@@ -247,10 +247,9 @@ def test_compiled_exported_and_mapped() -> None:
         def forward(self, x: Any, reset: Any) -> Any:
             return self.lstm(x, reset=reset)[0]
 
-    with torch._dynamo.config.patch(allow_rnn=True):
-        compiled = torch.compile(Model(), fullgraph=True, backend="aot_eager")
-        torch.testing.assert_close(compiled(x, reset), wanted)
-        found, right = (torch.autograd.grad(each.square().sum(), x) for each in (compiled(x, reset), wanted))
+    compiled = torch.compile(Model(), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, reset), wanted)
+    found, right = (torch.autograd.grad(each.square().sum(), x) for each in (compiled(x, reset), wanted))
     torch.testing.assert_close(found, right)
     torch.testing.assert_close(torch.export.export(Model(), (x, reset)).module()(x, reset), wanted)
     many = torch.vmap(Model())(torch.stack([x, x]), torch.stack([reset, ~reset]))

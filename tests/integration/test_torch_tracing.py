@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,11 +28,11 @@ T, N, I, H = 4, 3, 2, 5
 class Model(torch.nn.Module):  # type: ignore[misc]
     """A recurrent module followed by a linear one."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, **options: Any) -> None:
         """Create the modules."""
         super().__init__()
-        self.recurrent = getattr(torch.nn, kind)(I, H)
-        self.head = torch.nn.Linear(H, 2)
+        self.recurrent = getattr(torch.nn, kind)(I, H, **options)
+        self.head = torch.nn.Linear(H * (1 + self.recurrent.bidirectional), 2)
 
     def forward(self, x: Any) -> Any:
         """Run the modules."""
@@ -44,26 +46,70 @@ def _fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+def _operators(graph: Any) -> list[str]:
+    """Return the names of the operators of vkrnn in a graph."""
+    return [str(node.target) for node in graph.graph.nodes if str(node.target).startswith("vkrnn.")]
+
+
+@every_kind
 @pytest.mark.usefixtures("_fresh_dynamo")
-def test_dynamo_traces_only_forward() -> None:
-    """Without `allow_rnn`, the compiler traces only what PyTorch's GRU has."""
-    frames = []
-    for convert in (False, True):
-        model = Model("GRU")
-        if convert:
-            ours.convert(model)
+def test_compile(kind: str) -> None:
+    """A whole model compiles with no flag set; its recurrent network is one operator."""
+    model, x, graphs = ours.convert(Model(kind, num_layers=3, bidirectional=True)), torch.rand(T, N, I), []
 
-        def run(x: Any, model: Any = model) -> Any:
-            y = model(x + 1)
-            y.sum().backward()
-            return y.detach()
+    def backend(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
 
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        x = torch.rand(T, N, I)
-        assert torch.equal(torch.compile(run, backend="eager")(x), run(x))
-        frames.append(torch._dynamo.utils.counters["frames"]["total"])
-    assert frames[1] <= frames[0] + 1
+    assert not torch._dynamo.config.allow_rnn
+    assert torch.equal(torch.compile(model, backend=backend, fullgraph=True)(x), model(x))
+    assert [_operators(graph) for graph in graphs] == [["vkrnn.network.default"]]
+    assert not torch._dynamo.config.allow_rnn
+
+
+@every_kind
+@pytest.mark.usefixtures("_fresh_dynamo")
+def test_compile_leaves_torch_alone(kind: str) -> None:
+    """The compiler still refuses PyTorch's own modules."""
+    compiled = torch.compile(Model(kind), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="RNN, GRU,"):
+        compiled(torch.rand(T, N, I))
+
+
+@pytest.mark.usefixtures("_fresh_dynamo")
+def test_compile_keeps_the_class() -> None:
+    """Code that asks for PyTorch's class gets the same answer from the compiler as without it."""
+    module, x = ours.LSTM(I, H), torch.rand(T, N, I)
+
+    def run(x: Any) -> Any:
+        output, last = module(x)
+        return output if not isinstance(module, torch.nn.LSTM) else last[1]
+
+    assert torch.equal(torch.compile(run, backend="eager", fullgraph=True)(x), run(x))
+    assert run(x).shape == (1, N, H)
+
+
+@pytest.mark.usefixtures("_fresh_dynamo")
+def test_compile_packed() -> None:
+    """Packed sequences are computed between the compiled parts."""
+    module = ours.GRU(I, H)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.rand(T, I), torch.rand(T - 1, I)])
+    found = torch.compile(lambda given: module(given)[0].data + 1, backend="eager")(packed)
+    assert torch.equal(found, module(packed)[0].data + 1)
+
+
+@pytest.mark.parametrize("first", ["torch._dynamo", "vkrnn.torch"])
+def test_compile_after_import(first: str) -> None:
+    """It does not matter whether the compiler or vkrnn is imported first. vkrnn does not import the compiler."""
+    program = f"""
+import sys
+import torch, {first}, vkrnn.torch
+assert ("torch._dynamo" in sys.modules) == ({first!r} == "torch._dynamo")
+module, x = vkrnn.torch.LSTM(2, 3), torch.rand(4, 1, 2)
+assert torch.equal(torch.compile(module, backend="eager", fullgraph=True)(x)[0], module(x)[0])
+assert len([each for each in sys.meta_path if type(each).__module__.startswith("vkrnn")]) == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @every_kind

@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise missing("vkrnn.torch", error, "torch") from error
 
-from vkrnn.torch import _layer  # noqa: F401 - registers operators of earlier versions
+from vkrnn.torch import _compiling, _layer  # noqa: F401 - for torch.compile, and operators of earlier versions
 from vkrnn.torch._choice import choices
 from vkrnn.torch._functions import gru, lstm, single_gate_rnn, slstm
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, frozen, revert

@@ -164,7 +164,7 @@ class Recurrent(torch.nn.RNNBase):
         """
         if reset is not None or reset_state is not None or reset_cell is not None:
             return self._compute_with_resets(input, hx, (reset, reset_state, reset_cell))
-        if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
+        if torch.compiler.is_dynamo_compiling():  # the module becomes part of a compiled graph
             if self.backend == "torch" and input.is_cuda and not self._needs_vkrnn():
                 return super().forward(input, hx)
             return self._compute(input, hx)
