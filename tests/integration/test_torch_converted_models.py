@@ -82,7 +82,7 @@ def test_subclasses_are_left_alone() -> None:
         """A GRU of vkrnn's."""
 
     ending = "because subclasses may compute something else:"
-    model = torch.nn.ModuleDict({"a": Mine(3, 4), "b": Fast(3, 4), "c": torch.nn.LSTMCell(3, 4)})
+    model = torch.nn.ModuleDict({"a": Mine(3, 4), "b": Fast(3, 4), "c": torch.nn.Linear(3, 4)})
     model["d"] = parametrizations.weight_norm(Mine(3, 4), "weight_hh_l0")
     assert (
         warning_of(ours.convert, model) == f"[vkrnn.torch.convert] left to PyTorch, {ending} Mine at 'a', Mine at 'd'"
@@ -201,16 +201,19 @@ def test_the_log_says_what_was_converted(caplog: pytest.LogCaptureFixture) -> No
     class Mine(torch.nn.GRU):  # type: ignore[misc]
         """Another GRU."""
 
-    model = torch.nn.ModuleDict({"a": Model(), "b": Mine(3, 4), "c": torch.nn.LSTMCell(3, 4), "d": ours.RNN(3, 4)})
-    with pytest.warns(UserWarning, match="Mine at 'b'$"):
+    class MyCell(torch.nn.LSTMCell):  # type: ignore[misc]
+        """Another cell."""
+
+    model = torch.nn.ModuleDict({"a": Model(), "b": Mine(3, 4), "c": MyCell(3, 4), "d": ours.RNN(3, 4)})
+    with pytest.warns(UserWarning, match="Mine at 'b', MyCell at 'c'$"):
         ours.convert(model)
-    ours.convert(torch.nn.GRUCell(3, 4))
+    ours.convert(MyCell(3, 4))
     ours.convert(model["a"])
     converted = "[vkrnn.torch.convert] modules converted:"
     assert [message for message in caplog.messages if message.startswith(converted)] == [
         f"{converted} 3, left to PyTorch: b (Mine: a subclass may compute something else); "
-        "c (LSTMCell: vkrnn has no modules of single steps)",
-        f"{converted} 0, left to PyTorch: the model (GRUCell: vkrnn has no modules of single steps)",
+        "c (MyCell: a subclass may compute something else)",
+        f"{converted} 0, left to PyTorch: the model (MyCell: a subclass may compute something else)",
         f"{converted} 0, left to PyTorch: none",
     ]
 

@@ -22,6 +22,7 @@ except ImportError as error:
     raise missing("vkrnn.torch", error, "torch") from error
 
 from vkrnn.torch import _compiling, _layer  # noqa: F401 - for torch.compile, and operators of earlier versions
+from vkrnn.torch._cells import GRUCell, LSTMCell, RNNCell
 from vkrnn.torch._choice import choices
 from vkrnn.torch._functions import gru, lstm, single_gate_rnn, slstm
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, frozen, revert
@@ -32,6 +33,9 @@ __all__ = [
     "LSTM",
     "RNN",
     "SLSTM",
+    "GRUCell",
+    "LSTMCell",
+    "RNNCell",
     "choices",
     "convert",
     "frozen",

@@ -38,7 +38,11 @@ __all__ = [
     "connected",
     "differentiable",
     "first_with_gradients",
+    "gradients_of",
+    "has_changed",
     "library",
+    "restored",
+    "save",
     "saved_bias",
 ]
 
@@ -171,20 +175,44 @@ def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: T
     form: Form = ctx.form
     if form.trained == form.layers:
         raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-    later = form.resets + sum(form.zoneout)
-    count = form.weights + form.masks + form.between + later + 4  # with the source, two states and the lengths
-    saved = ctx.saved_tensors  # which may only be read once
-    tensors, output, kept = list(saved[:count]), saved[count], saved[count + 1 :]
+    tensors, output, kept = restored(ctx)
     above = d_output, d_h_n, d_c_n if form.mode.startswith("LSTM") else None
-    for number, bias in ctx.biases.items():
-        tensors[number] = bias if tensors[number] is None else connected(tensors[number], bias)
-    is_changed = ctx.version is not None and ctx.counter._version != ctx.version  # noqa: SLF001 - torch's name
+    is_changed = has_changed(ctx)
     if ctx.planned is not None and not is_changed and not torch.is_grad_enabled() and is_plain(above):
         repeated = repeated_backward(ctx.planned, above, output, kept, tensors)
         if repeated is not None:
             return [*repeated, None]
+    return gradients_of(ctx, above, output, kept, tensors)
+
+
+def restored(ctx: Any) -> tuple[list[Tensor | None], Tensor | None, tuple[Tensor, ...]]:
+    """Return what `save` has saved: the tensors of a call, the output if gradients need it, and what was kept."""
+    form: Form = ctx.form
+    later = form.resets + sum(form.zoneout)
+    count = form.weights + form.masks + form.between + later + 4  # with the source, two states and the lengths
+    saved = ctx.saved_tensors  # which may only be read once
+    tensors, output, kept = list(saved[:count]), saved[count], saved[count + 1 :]
+    for number, bias in ctx.biases.items():
+        tensors[number] = bias if tensors[number] is None else connected(tensors[number], bias)
+    return tensors, output, kept
+
+
+def has_changed(ctx: Any) -> bool:
+    """Return whether the caller has changed the output in place, if gradients need it."""
+    return ctx.version is not None and bool(ctx.counter._version != ctx.version)  # noqa: SLF001 - torch's name
+
+
+def gradients_of(
+    ctx: Any,
+    above: tuple[Tensor | None, Tensor | None, Tensor | None],
+    output: Tensor | None,
+    kept: Sequence[Tensor],
+    tensors: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Return the gradients with respect to the tensors of a call, which are shaped as those of `network`."""
+    form: Form = ctx.form
     inputs = form.inputs(tensors)
-    if is_changed:
+    if has_changed(ctx):
         if _versions(form, inputs.weights) != ctx.bias_versions:
             raise RuntimeError(_CHANGED)
         with torch.no_grad():  # the caller has changed the output in place
@@ -244,7 +272,13 @@ def _saved(
     ctx: Any, form: Form, tensors: Sequence[Any], results: tuple[Tensor, Tensor, Tensor | None], kept: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Save what the gradients of a network need. Return the outputs."""
-    output = results[0]
+    save(ctx, form, tensors, results[0], kept)
+    ctx.mark_non_differentiable(*kept)
+    return *results, *kept
+
+
+def save(ctx: Any, form: Form, tensors: Sequence[Any], output: Tensor, kept: Sequence[Tensor]) -> None:
+    """Save what the gradients of a call need, for `restored`."""
     ctx.form, ctx.version = form, None
     saved = list(tensors)
     # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
@@ -263,9 +297,7 @@ def _saved(
         if ctx.version is not None:  # the output may be computed again
             ctx.bias_versions = _versions(form, tensors[1 : 1 + form.weights])
     ctx.save_for_backward(*saved, last, *kept)
-    ctx.mark_non_differentiable(*kept)
     ctx.set_materialize_grads(False)  # saves zeros as large as the gates
-    return *results, *kept
 
 
 def saved_bias(bias: Tensor) -> Tensor:

@@ -89,20 +89,25 @@ class Planned(NamedTuple):
                 return False
         return True
 
+    def run_on_host(self, operands: Sequence[Tensor]) -> list[np.ndarray[Any, Any]]:
+        """Run on contiguous operands in host memory, and return the results, whose dtype has the operands' size."""
+        addresses = [each.data_ptr() for each in operands]
+        with pytorch_threads:
+            return self.core.run_on_host(addresses, self.owner, _NUMPY[operands[0].dtype])
+
     def run(self, operands: Sequence[Tensor]) -> dict[tuple[str, int], Tensor]:
         """Run on contiguous operands, of which the source is the first, and return the results."""
-        source, addresses = operands[0], [each.data_ptr() for each in operands]
+        source = operands[0]
         if _in_place(source):
             found = [source.new_empty(shape) for shape in self.shapes]
             memory = Temporary(source)
             count = self.core.bytes
             first = memory.allocate(count) if count else 0
-            results, stream = [each.data_ptr() for each in found], current_stream(source.get_device())
+            addresses, results = ([each.data_ptr() for each in tensors] for tensors in (operands, found))
+            stream = current_stream(source.get_device())
             self.core.run(addresses, results, stream, first, count if first else 0, memory.allocate)
         else:
-            with pytorch_threads:
-                arrays = self.core.run_on_host(addresses, self.owner, _NUMPY[source.dtype])
-            found = [torch.from_numpy(array) for array in arrays]
+            found = [torch.from_numpy(array) for array in self.run_on_host(operands)]
             if source.itemsize == 2:
                 found = [each.view(source.dtype) for each in found]
         kind, named = self.kind, dict(zip(self.names, found, strict=True))

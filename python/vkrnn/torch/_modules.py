@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from vkrnn._base.warnings import warn_caller
 from vkrnn.descriptors import ActivationLike
+from vkrnn.torch._cells import Cell, GRUCell, LSTMCell, RNNCell
 from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._recurrent import Recurrent, require_no_projection
 
@@ -318,23 +319,24 @@ class RNN(Recurrent, torch.nn.RNN):
         )
 
 
-_OURS = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
+_OURS: dict[Any, Any] = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
+_OURS |= {torch.nn.LSTMCell: LSTMCell, torch.nn.GRUCell: GRUCell, torch.nn.RNNCell: RNNCell}
 _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 _logger = logging.getLogger("vkrnn")
 
 
 def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool = False) -> Any:
-    """Make vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
+    """Make vkrnn compute every recurrent module of a model, in place, and return the model.
 
-    Only the class of the modules changes. They keep parameters, parametrizations, hooks and mode, so an optimizer goes
-    on with the same parameters. Your own subclasses are left to PyTorch, because they may compute something else, and
-    so are ``LSTMCell``, ``GRUCell`` and ``RNNCell``.
+    These are ``torch.nn.LSTM``, ``GRU``, ``RNN``, ``LSTMCell``, ``GRUCell`` and ``RNNCell``. Only the class of the
+    modules changes. They keep parameters, parametrizations, hooks and mode, so an optimizer goes on with the same
+    parameters. Your own subclasses are left to PyTorch, because they may compute something else.
 
     Parameters
     ----------
     model : torch.nn.Module
     backend : {"auto", "vkrnn", "torch"}, default "auto"
-        As in `LSTM`, for all modules.
+        As in `LSTM` and `LSTMCell`, for all modules.
     frozen : bool, default False
         Also promise that the parameters do not change, as the function `frozen` does.
 
@@ -348,7 +350,7 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool =
     Warns
     -----
     UserWarning
-        If the model has subclasses of ``torch.nn.LSTM``, ``GRU`` or ``RNN``, with their names.
+        If the model has subclasses of these modules, with their names.
 
     Notes
     -----
@@ -366,7 +368,8 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool =
     chosen = checked_backend(backend, "[vkrnn.torch.convert]")
     found = [module for module in model.modules() if _own_class(module) in _OURS]
     for module in found:
-        require_no_projection(module, "[vkrnn.torch.convert]")
+        if isinstance(module, torch.nn.RNNBase):
+            require_no_projection(module, "[vkrnn.torch.convert]")
     _warn_of_subclasses(model, "[vkrnn.torch.convert] left to PyTorch", ours=False)
     for module in found:
         _change_class(module, _OURS)
@@ -440,8 +443,10 @@ def revert(model: torch.nn.Module) -> Any:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
     _warn_of_subclasses(model, "[vkrnn.torch.revert] left to vkrnn", ours=True)
     for module in found:
-        module.set_frozen(False)
+        if isinstance(module, Recurrent):
+            module.set_frozen(False)
         module.__dict__.pop("backend", None)
+        module.__dict__.pop("_steps", None)
         _change_class(module, _TORCHS)
     return model
 
@@ -466,7 +471,8 @@ def _warn_of_subclasses(model: torch.nn.Module, what: str, *, ours: bool) -> Non
     left = []
     for name, module in model.named_modules():
         own = _own_class(module)
-        if isinstance(module, tuple(_OURS)) and isinstance(module, Recurrent) == ours and own not in (*_OURS, *_TORCHS):
+        is_ours = isinstance(module, (Recurrent, Cell))
+        if isinstance(module, tuple(_OURS)) and is_ours == ours and own not in (*_OURS, *_TORCHS):
             left.append(f"{own.__name__} at {name!r}" if name else own.__name__)
     if left:
         warn_caller(f"{what}, because subclasses may compute something else: {', '.join(left)}")
@@ -480,8 +486,6 @@ def _require_module(model: object, where: str) -> None:
 def _left_to_torch(model: torch.nn.Module) -> Iterator[str]:
     """Describe each recurrent module of a model that PyTorch computes, with the reason."""
     for name, module in model.named_modules():
-        where = f"{name or 'the model'} ({type(module).__name__}"
-        if isinstance(module, torch.nn.RNNCellBase):
-            yield f"{where}: vkrnn has no modules of single steps)"
-        elif isinstance(module, torch.nn.RNNBase) and not isinstance(module, Recurrent):
-            yield f"{where}: a subclass may compute something else)"
+        recurrent = isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase))
+        if recurrent and not isinstance(module, (Recurrent, Cell)):
+            yield f"{name or 'the model'} ({type(module).__name__}: a subclass may compute something else)"

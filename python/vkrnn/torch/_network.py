@@ -36,6 +36,7 @@ __all__ = [
     "compute_network",
     "compute_network_backward",
     "keeps_outputs",
+    "names_of_weights",
     "network",
     "network_backward",
     "plan_network",
@@ -143,7 +144,7 @@ def _kind(
 ) -> Kind:
     """Return the kind of a call. `above` says which upstream gradients there are; it is None in a forward call."""
     name = torch_mode(mode)
-    names = [("source", 0), *_names_of_weights(layers, each)]
+    names = [("source", 0), *names_of_weights(layers, each)]
     names += [(state, ALL) for state, given in zip(("init_state", "init_cell"), states, strict=True) if given]
     names += [("mask", layer) for layer in range(layers)] if masks else []
     names += [("between", layer) for layer in range(layers - 1)] if between else []
@@ -273,7 +274,7 @@ def compute_network_backward(
         known, tensors = plan(_kind_of(inputs, key), tensors)
         planned.backward[(*key, may_round())] = known
         found = known.run(tensors)
-    names = _names_of_weights(inputs.layers, inputs.each)
+    names = names_of_weights(inputs.layers, inputs.each)
     d_weights = [
         each if each is None or each.shape == weight.shape else each.view(weight.shape)
         for each, weight in zip(map(found.get, names), inputs.weights, strict=True)
@@ -305,7 +306,7 @@ def repeated_backward(
     keep_until_read(source, h_0, c_0)
     found = known.run(operands)
     layers = planned.kind.layers
-    names = ("source", 0), *_names_of_weights(layers, len(weights) // layers), ("init_state", ALL), ("init_cell", ALL)
+    names = ("source", 0), *names_of_weights(layers, len(weights) // layers), ("init_state", ALL), ("init_cell", ALL)
     return list(map(found.get, names))
 
 
@@ -315,7 +316,8 @@ def _which(above: Sequence[Tensor | None]) -> tuple[bool, bool, bool]:
 
 
 @functools.lru_cache(maxsize=64)
-def _names_of_weights(layers: int, each: int) -> list[tuple[str, int]]:
+def names_of_weights(layers: int, each: int) -> list[tuple[str, int]]:
+    """Return the operands that are weights, `each` of every layer."""
     return [(name, layer) for layer in range(layers) for name in _weights_of(each)]
 
 

@@ -18,7 +18,7 @@ from vkrnn.torch._kept import drops, has_all_parameters
 from vkrnn.torch._network import Inputs, plan_network, results_of
 from vkrnn.torch._tracing import seen_by_others
 
-__all__ = ["RepeatedCalls"]
+__all__ = ["RepeatedCalls", "can_compare", "comparison"]
 
 _MOST = 64  # calls of a module
 # What PyTorch's modules call, by their mode.
@@ -86,7 +86,7 @@ class _RepeatedCall:
         parameters = list(module._parameters.values())  # noqa: SLF001
         tensors = [source, *states, *parameters]
         self._count = len(tensors)
-        self._is_same = _comparison(tensors)
+        self._is_same = comparison(tensors)
         self._addresses = [each.data_ptr() for each in parameters]
         self._settings = _settings(module)
         self._gradients = torch.is_grad_enabled()
@@ -180,7 +180,7 @@ def _usual_states(module: Any, source: Any, hx: Any) -> tuple[Tensor, ...] | Non
 def _is_possible(module: Any, source: Tensor, states: tuple[Tensor, ...], way: str) -> bool:
     """Return whether a call can be repeated. It was computed before, and so has no mistakes."""
     parameters = tuple(module._parameters.values())  # noqa: SLF001
-    if not _can_compare() or any(type(each) is not torch.nn.Parameter for each in parameters):
+    if not can_compare() or any(type(each) is not torch.nn.Parameter for each in parameters):
         return False
     if way == "torch":
         return bool(list(module._parameters) == module._flat_weights_names)  # noqa: SLF001
@@ -197,16 +197,16 @@ def _is_possible(module: Any, source: Tensor, states: tuple[Tensor, ...], way: s
 
 
 @functools.cache
-def _can_compare() -> bool:
-    """Return whether PyTorch compares tensors as `_comparison` expects. It does not document how."""
+def can_compare() -> bool:
+    """Return whether PyTorch compares tensors as `comparison` expects. It does not document how."""
     try:
-        is_same = _comparison([torch.zeros(2, 3)])
+        is_same = comparison([torch.zeros(2, 3)])
         return is_same(torch.ones(2, 3)) and not is_same(torch.zeros(2, 4)) and not is_same(torch.zeros(3, 2).T)
     except (ImportError, AttributeError, TypeError):
         return False
 
 
-def _comparison(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+def comparison(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """Return a function that says whether as many tensors are like these."""
     from torch._C._dynamo.guards import TensorGuards  # noqa: PLC0415 - torch.compile's, which may be missing
 
