@@ -233,15 +233,12 @@ def test_errors() -> None:
     assert refusal(TypeError, bias=torch.zeros(20)).startswith("[lstm] bias: expected dtype float64")
 
 
-def test_unsupported_gradients() -> None:
-    """Second derivatives and forward mode raise errors instead of returning zeros."""
-    case = everything("lstm")
+@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru", "slstm"])
+def test_second_derivatives_and_forward_mode(cell: str) -> None:
+    """They are those of finite differences."""
+    case = everything(cell)
     given = tensors_of(case)
-    found = ours.lstm(**given, descriptor=case.descriptor(produce_cell=True))
-    (first,) = torch.autograd.grad(found.output.square().sum(), given["source"], create_graph=True)
-    with pytest.raises(NotImplementedError, match="gradients of gradients"):
-        first.sum().backward()
     names, output = differentiable(case)
-    values = tuple(given[name].detach() for name in names)
-    with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
-        torch.func.jvp(output, values, values)
+    values = tuple(given[name].detach().requires_grad_() for name in names)
+    assert torch.autograd.gradcheck(output, values, check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradgradcheck(output, values, fast_mode=True)

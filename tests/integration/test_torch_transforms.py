@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,14 +19,6 @@ T, N, I, H = 3, 2, 2, 3
 # Warnings of PyTorch.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("torch_seed")]
 every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-FORWARD_MODE = (
-    "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
-    "or PyTorch's own modules, which vkrnn.torch.revert(model) puts back"
-)
-TWICE = (
-    "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
-    "which vkrnn.torch.revert(model) puts back"
-)
 
 
 def pair(kind: str, **options: Any) -> tuple[Any, Any]:
@@ -216,59 +207,6 @@ def test_gradients_of_each_sample(kind: str) -> None:
     wanted = stacked([stacked([torch.func.grad(loss_of(theirs))(parameters, one) for one in row]) for row in x])
     inner = torch.vmap(gradients, (None, 0))
     close(torch.vmap(inner, (None, 0))(parameters, x), wanted)
-
-
-def forward_mode(module: Any) -> dict[str, Callable[[], Any]]:
-    """Return all ways to ask for forward-mode derivatives of a module."""
-    x, v, parameters = some(T, N, I), some(T, N, I), detached(module)
-    run = lambda x: module(x)[0]  # noqa: E731
-    func, forward_ad = torch.func, torch.autograd.forward_ad
-
-    def dual(*, grad: bool) -> Any:
-        with forward_ad.dual_level(), torch.set_grad_enabled(grad):
-            return forward_ad.unpack_dual(run(forward_ad.make_dual(x, v))).tangent
-
-    def without_gradients() -> Any:
-        with torch.no_grad():
-            return func.jvp(run, (x,), (v,))
-
-    return {
-        "jvp": lambda: func.jvp(run, (x,), (v,)),
-        "jvp without gradients": without_gradients,
-        "jvp of parameters": lambda: func.jvp(lambda p: loss_of(module)(p, x), (parameters,), (parameters,)),
-        "jvp of a vjp": lambda: func.jvp(func.vjp(run, x)[1], (run(x),), (run(x),)),
-        "jacfwd": lambda: func.jacfwd(run)(x),
-        "hessian": lambda: func.hessian(lambda x: run(x).sum())(x),
-        "linearize": lambda: func.linearize(run, x),
-        "make_dual": lambda: dual(grad=True),
-        "make_dual without gradients": lambda: dual(grad=False),
-        "jacobian": lambda: torch.autograd.functional.jacobian(run, x, strategy="forward-mode", vectorize=True),
-        "jvp of a gradient": lambda: func.jvp(func.grad(lambda x: run(x).sum()), (x,), (v,)),
-        "vmap of jvp": lambda: torch.vmap(lambda x: func.jvp(run, (x,), (x,)))(x[None]),
-    }
-
-
-@every_kind
-def test_forward_mode_is_refused(kind: str) -> None:
-    """Each way raises an error that says what to do, and none returns zeros."""
-    _, mine = pair(kind)
-    for way, call in forward_mode(mine).items():
-        with pytest.raises(NotImplementedError, match=f"^{re.escape(FORWARD_MODE)}$"):
-            pytest.fail(f"{way}: {call()}")
-    with torch.autograd.forward_ad.dual_level():  # without tangents there is nothing to refuse
-        assert mine(some(T, N, I))[0].shape == (T, N, H)
-
-
-@every_kind
-def test_double_backward_is_refused(kind: str) -> None:
-    """Gradients of gradients raise an error that says so."""
-    _, mine = pair(kind)
-    x = some(T, N, I).requires_grad_()
-    (gradient,) = torch.autograd.grad(mine(x)[0].sum(), x, create_graph=True)
-    loss = lambda x: mine(x)[0].square().sum()  # noqa: E731
-    for call in (gradient.sum().backward, lambda: torch.func.jacrev(torch.func.grad(loss))(x.detach())):
-        with pytest.raises(NotImplementedError, match=f"^{re.escape(TWICE)}$"):
-            call()
 
 
 @every_kind

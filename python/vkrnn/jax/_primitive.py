@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from vkrnn import _core
 from vkrnn.jax import _ffi
 from vkrnn.jax._host import CallSpec, Kinds, compute
+from vkrnn.jax._scans import by_scan
 
 __all__ = ["bind", "vary_alike"]
 
@@ -103,8 +104,25 @@ def _map(arrays: Sequence[Any], axes: Sequence[int | None], *, results: Kinds, *
     return _primitive.bind(*front, results=mapped, **more), (0,) * len(mapped)
 
 
-def _refuse(_primals: Any, _tangents: Any, *, call: CallSpec, **_: Any) -> Any:
-    raise NotImplementedError(f"[vkrnn.jax.{call.cell}] gradients of gradients: vkrnn has first derivatives only")
+def _differentiate(
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: CallSpec, names: Sequence[str], results: Kinds
+) -> tuple[Any, Any]:
+    """Return a call's results, and their tangents by a `jax.lax.scan`: for derivatives of gradients."""
+    found = _primitive.bind(*primals, call=call, names=names, results=results)
+    places = [
+        place
+        for place, (primal, tangent) in enumerate(zip(primals, tangents, strict=True))
+        if not isinstance(tangent, ad.Zero) and jnp.issubdtype(primal.dtype, jnp.floating)
+    ]
+
+    def of_some(*some: Any) -> list[Any]:
+        arrays = list(primals)
+        for place, array in zip(places, some, strict=True):
+            arrays[place] = array
+        return by_scan(call, names, results, *arrays)
+
+    _, moved = jax.jvp(of_some, [primals[place] for place in places], [tangents[place] for place in places])
+    return found, moved
 
 
 def _is_exported(context: Any) -> bool:
@@ -152,7 +170,7 @@ _primitive.multiple_results = True
 _primitive.def_impl(_run_now)
 _primitive.def_abstract_eval(_types)
 batching.primitive_batchers[_primitive] = _map
-ad.primitive_jvps[_primitive] = _refuse
+ad.primitive_jvps[_primitive] = _differentiate
 mlir.register_lowering(_primitive, _lower)
 # On TPUs each callback needs a channel of its own, as that of jax.pure_callback does. JAX 0.4 does not cache lowerings.
 _uncached = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +19,12 @@ from torch.utils import _pytree as pytree
 
 from vkrnn.convert._torch_layout import descriptor
 from vkrnn.torch._calls import Planned
+from vkrnn.torch._loops import network_loop, pulled_back
 from vkrnn.torch._network import (
     Inputs,
     compute_network,
     compute_network_backward,
+    compute_shapes,
     network,
     network_backward,
     repeated_backward,
@@ -32,7 +34,6 @@ from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
 
 __all__ = [
     "Form",
-    "ReverseModeOnly",
     "apply_network",
     "at_lower_levels",
     "connected",
@@ -41,23 +42,22 @@ __all__ = [
     "gradients_of",
     "has_changed",
     "library",
+    "replaced",
+    "require_no_transform",
+    "requires_gradients",
     "restored",
     "save",
     "saved_bias",
 ]
 
 _NOTHING = torch.empty(0, device="cpu")
-_GRADIENTS_OF_GRADIENTS = (
-    "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
-    "which vkrnn.torch.revert(model) puts back"
+_OF_A_VJP = (
+    "[vkrnn.torch] forward-mode derivatives of a backward pass whose forward pass was outside of torch.func.jvp: call "
+    "torch.func.vjp or grad within the function that jvp differentiates"
 )
 _CHANGED = (
     "[vkrnn.torch] a GRU's output and a bias were both changed in place before the backward pass, which computes the "
     "output again; change a copy of one of them"
-)
-_FORWARD_MODE = (
-    "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
-    "or PyTorch's own modules, which vkrnn.torch.revert(model) puts back"
 )
 
 
@@ -114,16 +114,7 @@ class Form(NamedTuple):
         return self.trained < self.layers and (self.mode.startswith("GRU") or any(self.zoneout))
 
 
-class ReverseModeOnly(torch.autograd.Function):
-    """A function without forward-mode derivatives."""
-
-    @staticmethod
-    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
-        """Refuse forward mode."""
-        raise NotImplementedError(_FORWARD_MODE)
-
-
-class _Network(ReverseModeOnly):
+class _Network(torch.autograd.Function):
     """`network` with its gradients. A `setup_context` would add 30 microseconds to each call."""
 
     @staticmethod
@@ -155,19 +146,79 @@ class _PlainNetwork(_Network):
         return _saved(ctx, form, tensors, (output, h_n, c_n), kept)
 
 
-class _NetworkBackward(ReverseModeOnly):
-    """`network_backward`, whose derivatives raise an error."""
+class _NetworkBackward(torch.autograd.Function):
+    """`network_backward`, whose derivatives are those of a loop of PyTorch's operations."""
 
     @staticmethod
-    def forward(_ctx: Any, spec: Any, *flat: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, spec: Any, *flat: Any) -> tuple[Tensor, ...]:
         """Compute the gradients."""
+        ctx.call = _BackwardCall(spec, flat)
+        ctx.save_for_backward(*[each if isinstance(each, Tensor) else None for each in flat])
         d_source, d_weights, d_h_0, d_c_0 = at_lower_levels(network_backward, pytree.tree_unflatten(flat, spec))
         return d_source, *d_weights, d_h_0, d_c_0
 
     @staticmethod
-    def backward(_ctx: Any, *_gradients: Tensor) -> NoReturn:
-        """Refuse second derivatives."""
-        raise NotImplementedError(_GRADIENTS_OF_GRADIENTS)
+    @unseen_by_dynamo
+    def backward(ctx: Any, *above: Tensor | None) -> Any:
+        """Compute second derivatives: do the backward pass again, and differentiate it."""
+        call: _BackwardCall = ctx.call
+        flat = call.filled(ctx.saved_tensors)
+        primals = [flat[place] for place in call.places]
+        gradients = pulled_back(lambda *given: call.gradients(replaced(flat, call.places, given)), primals, above)
+        found: list[Tensor | None] = [None] * len(flat)
+        for place, gradient in zip(call.places, gradients, strict=True):
+            found[place] = gradient
+        return None, *found
+
+
+class _BackwardCall:
+    """The arguments of `network_backward` one by one, and the call as a loop of PyTorch's operations."""
+
+    def __init__(self, spec: Any, flat: Sequence[Any]) -> None:
+        self._spec = spec
+        self._others = [None if isinstance(each, Tensor) else each for each in flat]
+        numbers = pytree.tree_unflatten(list(range(len(flat))), spec)
+        d_output, d_h_n, d_c_n, _, _, *inputs = numbers
+        given = Inputs(*pytree.tree_unflatten(flat, spec)[5:])
+        at = Inputs(*inputs)
+        frozen = given.trained * given.each
+        resets = [number for number, each in zip(at.resets, given.resets, strict=True) if _is_float(each)]
+        # The differentiable arguments in the order of the results, which has empty tensors for absent ones.
+        results = [None if given.trained else at.source, *[None] * frozen, *at.weights[frozen:], *resets]
+        states: list[Any] = [at.h_0, at.c_0]
+        self._results = [*results, *(number if flat[number] is not None else None for number in states)]
+        above = [number for number in (d_output, d_h_n, d_c_n) if flat[number] is not None]
+        self.places: list[int] = [*above, *(number for number in self._results if number is not None)]
+
+    def filled(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return all arguments, of which `tensors` has the tensors."""
+        return [own if tensor is None else tensor for own, tensor in zip(self._others, tensors, strict=True)]
+
+    def gradients(self, flat: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Return the results of `network_backward`."""
+        d_output, d_h_n, d_c_n, _, _, *inputs = pytree.tree_unflatten(list(flat), self._spec)
+        above = [d_output, d_h_n, d_c_n] if Inputs(*inputs).mode.startswith("LSTM") else [d_output, d_h_n]
+        places = [number for number in self._results if number is not None]
+
+        def loop(*given: Tensor) -> tuple[Tensor, ...]:
+            again = pytree.tree_unflatten(replaced(flat, places, given), self._spec)
+            return network_loop(Inputs(*again[5:]))
+
+        found = iter(pulled_back(loop, [flat[place] for place in places], above))
+        empty = Inputs(*inputs).source.new_zeros(0)
+        return tuple(empty if number is None else next(found) for number in self._results)
+
+
+def _is_float(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.dtype != torch.bool
+
+
+def replaced(values: Sequence[Any], places: Sequence[int], given: Sequence[Any]) -> list[Any]:
+    """Return the values with others in some places."""
+    found = list(values)
+    for place, each in zip(places, given, strict=True):
+        found[place] = each
+    return found
 
 
 def _gradients(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None) -> list[Tensor | None]:
@@ -309,7 +360,7 @@ def connected(saved: Tensor, given: Tensor) -> Tensor:
     """Return the numbers that were saved of an argument, in a graph that leads to the argument if one is recorded."""
     if saved is given or not (torch.is_grad_enabled() and given.requires_grad):
         return saved
-    return torch.where(torch.ones_like(saved, dtype=torch.bool), saved, given)
+    return given + (saved - given).detach()
 
 
 def _versions(form: Form, weights: Sequence[Tensor]) -> list[int]:
@@ -349,7 +400,8 @@ def at_lower_levels(operator: Any, inputs: Sequence[Any]) -> Any:
         return _below_autograd(operator, inputs)
 
 
-def _require_gradients(inputs: Sequence[Any]) -> bool:
+def requires_gradients(inputs: Sequence[Any]) -> bool:
+    """Return whether a tensor of an operator's arguments requires gradients."""
     return any(
         isinstance(value, Tensor) and value.requires_grad
         for one in inputs
@@ -361,7 +413,7 @@ def first_with_gradients(inputs: Inputs) -> int:
     """Return the first layer with gradients, or the number of layers if there is none."""
     if not torch.is_grad_enabled():
         return inputs.layers
-    if _require_gradients((inputs.source, inputs.h_0, inputs.c_0, *inputs.resets)):
+    if requires_gradients((inputs.source, inputs.h_0, inputs.c_0, *inputs.resets)):
         return 0
     for number, weight in enumerate(inputs.weights):
         if weight.requires_grad:
@@ -369,13 +421,17 @@ def first_with_gradients(inputs: Inputs) -> int:
     return inputs.layers
 
 
-def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what PyTorch's dispatcher calls before the operator itself where autograd is on."""
+def differentiable(operator: Any, apply: Callable[..., Any], loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what PyTorch's dispatcher calls before the operator itself where autograd is on.
+
+    In a level of forward mode, that is the `loop`, whose operations PyTorch differentiates in any mode.
+    """
 
     @unseen_by_dynamo
     def compute(*inputs: Any) -> Any:
-        # Under forward mode, `apply` finds out whether there are tangents.
-        if not (torch.is_grad_enabled() and _require_gradients(inputs)) and forward_ad._current_level < 0:  # noqa: SLF001
+        if forward_ad._current_level >= 0:  # noqa: SLF001
+            return loop(*inputs)
+        if not (torch.is_grad_enabled() and requires_gradients(inputs)):
             return _below_autograd(operator, inputs)
         if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
             return apply(*inputs)
@@ -398,11 +454,33 @@ def _apply_network_backward(*inputs: Any) -> tuple[Any, ...]:
     return d_source, d_weights, d_h_0, d_c_0
 
 
+def _network_by_loop(*inputs: Any) -> tuple[Any, ...]:
+    """Do what `network` does, by PyTorch's operations. What the gradients of kernels would need is zeros."""
+    output, h_n, *c_n = network_loop(Inputs(*inputs))
+    _, _, empty, kept = compute_shapes(*inputs)
+    return output, h_n, c_n[0] if c_n else empty, [torch.zeros_like(each) for each in kept]
+
+
+def require_no_transform() -> None:
+    """Raise NotImplementedError within torch.func, which cannot begin a transform within an operator."""
+    if torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        raise NotImplementedError(_OF_A_VJP)
+
+
+def _backward_by_loop(*inputs: Any) -> tuple[Any, ...]:
+    require_no_transform()
+    flat, spec = pytree.tree_flatten(inputs)
+    d_source, *d_weights, d_h_0, d_c_0 = _BackwardCall(spec, flat).gradients(flat)
+    return d_source, d_weights, d_h_0, d_c_0
+
+
 # The `apply` of Function's base class skips checks that the dispatcher has made, or that `is_plain` makes.
 apply_network = super(torch.autograd.Function, _PlainNetwork).apply
 library = torch.library.Library("vkrnn", "FRAGMENT")
-library.impl("network", differentiable(network, _apply_network), "Autograd")
-library.impl("network_backward", differentiable(network_backward, _apply_network_backward), "Autograd")
+library.impl("network", differentiable(network, _apply_network, _network_by_loop), "Autograd")
+library.impl(
+    "network_backward", differentiable(network_backward, _apply_network_backward, _backward_by_loop), "Autograd"
+)
 library.define("joined_gradients(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, int number) -> Tensor")
 library.impl("joined_gradients", _joined_gradients, "CPU")
 library.impl("joined_gradients", _joined_gradients, "CUDA")

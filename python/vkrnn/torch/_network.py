@@ -33,8 +33,10 @@ from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = [
     "Inputs",
+    "Padding",
     "compute_network",
     "compute_network_backward",
+    "compute_shapes",
     "keeps_outputs",
     "names_of_weights",
     "network",
@@ -204,7 +206,7 @@ def plan_network(inputs: Inputs) -> Planned:
 @unseen_by_dynamo
 def compute_network(inputs: Inputs) -> Outputs:
     """Compute the layers."""
-    padding = _Padding.of(inputs)
+    padding = Padding.of(inputs)
     if padding is not None:
         output, h_n, c_n, kept = compute_network(padding.padded(inputs))
         return padding.pack(output), h_n, c_n, [padding.pack(each) for each in kept]
@@ -222,7 +224,8 @@ def results_of(kind: Kind, found: dict[tuple[str, int], Tensor]) -> Outputs:
     return found["output", layers - 1], found["last_state", ALL], found.get(("last_cell", ALL)), kept
 
 
-def _compute_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+def compute_shapes(*given: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """Return empty tensors of the shapes of the operator's results."""
     inputs = Inputs(*given)
     source, layers, D = inputs.source, inputs.layers, inputs.directions
     gates, H = inputs.weights[1].shape[0], inputs.units
@@ -253,7 +256,7 @@ def compute_network_backward(
 
     `planned` is the plan of the forward call, if it was kept. It keeps those of the gradient calls that follow it.
     """
-    padding = _Padding.of(inputs)
+    padding = Padding.of(inputs)
     if padding is not None:
         up, last = (None if each is None else padding.pad(each) for each in (above[0], output))
         padded = (up, *above[1:]), last, [padding.pad(each) for each in kept], padding.padded(inputs)
@@ -333,26 +336,26 @@ def _compute_backward_shapes(*given: Any) -> tuple[Any, ...]:
     return like(None if inputs.trained else inputs.source), d_weights, like(inputs.h_0), like(inputs.c_0)
 
 
-class _Padding:
+class Padding:
     """Where packed rows are in padded sequences."""
 
     def __init__(self, lengths: Tensor, device: torch.device) -> None:
         numbers = lengths.cpu().numpy()
         live = np.arange(numbers[0])[:, np.newaxis] < numbers
-        self._shape = live.shape
-        self._rows = on_device(torch.from_numpy(np.flatnonzero(live)), device)
+        self.shape = live.shape
+        self.rows = on_device(torch.from_numpy(np.flatnonzero(live)), device)
 
     @staticmethod
-    def of(inputs: Inputs) -> _Padding | None:
+    def of(inputs: Inputs) -> Padding | None:
         """Return that of a packed call; None if the device computes it as it is."""
         if inputs.lengths is None or not inputs.is_packed or _stays_packed(inputs):
             return None
-        return _Padding(inputs.lengths, inputs.source.device)
+        return Padding(inputs.lengths, inputs.source.device)
 
     def pad(self, packed: Tensor) -> Tensor:
-        T, N = self._shape
+        T, N = self.shape
         padded = packed.new_zeros(T * N, packed.shape[1])
-        return padded.index_copy_(0, self._rows, packed).view(T, N, -1)
+        return padded.index_copy_(0, self.rows, packed).view(T, N, -1)
 
     def padded(self, inputs: Inputs) -> Inputs:
         between, reset = [self.pad(each) for each in inputs.between], inputs.reset
@@ -367,7 +370,7 @@ class _Padding:
         )
 
     def pack(self, padded: Tensor) -> Tensor:
-        return padded.flatten(0, 1).index_select(0, self._rows)
+        return padded.flatten(0, 1).index_select(0, self.rows)
 
 
 def _stays_packed(inputs: Inputs) -> bool:
@@ -423,7 +426,7 @@ _NETWORK = (
     "str mode, int layers, int trained, Tensor? reset=None, Tensor? reset_state=None, Tensor? reset_cell=None, "
     "Tensor[]? zoneout_masks=None, Tensor[]? zoneout_cell_masks=None"
 )
-network = register(f"vkrnn::network({_NETWORK}) -> (Tensor, Tensor, Tensor, Tensor[])", _network, _compute_shapes)
+network = register(f"vkrnn::network({_NETWORK}) -> (Tensor, Tensor, Tensor, Tensor[])", _network, compute_shapes)
 network_backward = register(
     "vkrnn::network_backward(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, Tensor? output, Tensor[] kept, "
     f"{_NETWORK}) -> (Tensor, Tensor[], Tensor, Tensor)",

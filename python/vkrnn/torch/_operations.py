@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,14 +21,16 @@ from vkrnn import _core, descriptors
 from vkrnn.descriptors import WORDS, Activation
 from vkrnn.results import STATES
 from vkrnn.torch._autograd import (
-    ReverseModeOnly,
     at_lower_levels,
     connected,
     differentiable,
     library,
+    replaced,
+    require_no_transform,
     saved_bias,
 )
 from vkrnn.torch._calls import Kind, keep_until_read, run
+from vkrnn.torch._loops import operation_loop, pulled_back
 from vkrnn.torch._network import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 from vkrnn.torch._vmap import one_by_one
@@ -272,7 +274,7 @@ for _form in (_OPERATION, _STATES_OPERATION):
     _register(_form)
 
 
-class _Operation(ReverseModeOnly):
+class _Operation(torch.autograd.Function):
     """A form's `operation` with its gradients."""
 
     @staticmethod
@@ -326,20 +328,78 @@ class _Operation(ReverseModeOnly):
         return in_order[: ctx.count]
 
 
-class _OperationBackward(ReverseModeOnly):
-    """A form's `backward`, whose derivatives raise an error."""
+def _operation_by_loop(*inputs: Any) -> tuple[Tensor, ...]:
+    """Do what a form's `operation` does, by PyTorch's operations. z_state, which has no derivatives, is zeros."""
+    form, _, given, (cell, options, training) = _split(inputs, 3)
+    found = operation_loop(cell, _with(cell, options, training=training), given)
+    like = _compute_shapes(*inputs)
+    return tuple(
+        found[name] if name in found and each.numel() == found[name].numel() else torch.zeros_like(each)
+        for name, each in zip(form.outputs, like, strict=True)
+    )
+
+
+class _OperationBackward(torch.autograd.Function):
+    """A form's `backward`, whose derivatives are those of a loop of PyTorch's operations."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Compute the gradients."""
-        form, _, _, (ctx.cell, _) = _split(inputs, 2)
+        form, *_ = _split(inputs, 2)
+        ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
+        ctx.save_for_backward(*[each if isinstance(each, Tensor) else None for each in inputs])
         found: tuple[Tensor, ...] = at_lower_levels(form.backward, inputs)
         return found
 
     @staticmethod
-    def backward(ctx: Any, *_gradients: Tensor) -> NoReturn:
-        """Refuse second derivatives."""
-        raise NotImplementedError(f"[vkrnn.torch.{ctx.cell}] gradients of gradients: vkrnn has first derivatives only")
+    @unseen_by_dynamo
+    def backward(ctx: Any, *above: Tensor | None) -> Any:
+        """Compute second derivatives: do the backward pass again, and differentiate it."""
+        inputs = [own if tensor is None else tensor for own, tensor in zip(ctx.others, ctx.saved_tensors, strict=True)]
+        places = _differentiable_places(inputs)
+        gradients = pulled_back(
+            lambda *given: _gradients_by_loop(*replaced(inputs, places, given)),
+            [inputs[place] for place in places],
+            above,
+        )
+        found: list[Tensor | None] = [None] * len(inputs)
+        return tuple(replaced(found, places, gradients))
+
+
+def _differentiable_places(inputs: Sequence[Any]) -> list[int]:
+    """Return the inputs of a form's `backward` that its results depend on, apart from what the forward pass has kept.
+
+    These are what is above, and the arguments with gradients.
+    """
+    form, before, _, _ = _split(inputs, 2)
+    states, first = len(form.outputs) - 1, len(before)
+    last = first + len(form.arguments) + 2
+    places = [*range(states), *range(first, first + len(form.differentiable)), *range(last, len(inputs))]
+    return [place for place in places if inputs[place] is not None and inputs[place].is_floating_point()]
+
+
+def _gradients_by_loop(*inputs: Any) -> tuple[Tensor, ...]:
+    """Return the results of a form's `backward`, computed by PyTorch's operations."""
+    form, before, arguments, (cell, options) = _split(inputs, 2)
+    how = _with(cell, options, training=True)
+    names = [name for name in form.with_gradients if (each := arguments[name]) is not None and each.is_floating_point()]
+
+    def loop(*given: Tensor) -> tuple[Tensor, ...]:
+        found = operation_loop(cell, how, arguments | dict(zip(names, given, strict=True)))
+        return tuple(found.get(name, found["output"]) for name in form.outputs[:-1])
+
+    above = [up if name in CELLS[cell].outputs else None for name, up in zip(form.outputs, before, strict=False)][
+        : len(form.outputs) - 1
+    ]
+    primals = [each for name in names if (each := arguments[name]) is not None]
+    gradients = dict(zip(names, pulled_back(loop, primals, above), strict=True))
+    empty = primals[0].new_zeros(0)
+    return tuple(gradients.get(name, empty) for name in form.with_gradients)
+
+
+def _backward_by_loop(*inputs: Any) -> tuple[Tensor, ...]:
+    require_no_transform()
+    return _gradients_by_loop(*inputs)
 
 
 def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -352,13 +412,13 @@ def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-for _name, _operator, _function in (
+for _name, _operator, _function, _loop in (
     each
     for form in (_OPERATION, _STATES_OPERATION)
     for each in (
-        (form.name, form.operation, _Operation),
-        (f"{form.name}_backward", form.backward, _OperationBackward),
+        (form.name, form.operation, _Operation, _operation_by_loop),
+        (f"{form.name}_backward", form.backward, _OperationBackward, _backward_by_loop),
     )
 ):
-    library.impl(_name, differentiable(_operator, super(torch.autograd.Function, _function).apply), "Autograd")
+    library.impl(_name, differentiable(_operator, super(torch.autograd.Function, _function).apply, _loop), "Autograd")
     torch.library.register_vmap(f"vkrnn::{_name}", _vmap(_operator))

@@ -12,7 +12,6 @@ from torch.autograd import forward_ad
 from vkrnn.devices import resolve
 from vkrnn.torch._autograd import (
     Form,
-    ReverseModeOnly,
     first_with_gradients,
     gradients_of,
     has_changed,
@@ -168,7 +167,7 @@ def _are_same(states: Sequence[Tensor]) -> bool:
     return len(states) == 2 and states[0] is states[1]
 
 
-class _RepeatedStep(ReverseModeOnly):
+class _RepeatedStep(torch.autograd.Function):
     """A repeated call with its gradients, on contiguous tensors that need no operator."""
 
     @staticmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from vkrnn.convert._torch_layout import GATES, descriptor, torch_mode, with_heads
-from vkrnn.torch._autograd import first_with_gradients
+from vkrnn.torch._autograd import first_with_gradients, requires_gradients
 from vkrnn.torch._network import Inputs, keeps_outputs, network, network_backward
 
 __all__ = ["one_by_one"]
@@ -200,7 +200,9 @@ def _as_one_batch(inputs: Inputs, B: int) -> Any:
 def _network_backward_vmap(info: Any, in_dims: Sequence[Any], *given: Any) -> tuple[Any, Any]:
     """Compute `network_backward` many times: each example has its own gradients of the weights."""
     inputs, dims = Inputs(*given[5:]), in_dims[5:]
-    if _are_heads(inputs, dims):
+    # Layer by layer, the outputs that were kept would be constants. Second derivatives need them as functions.
+    differentiated = inputs.layers - inputs.trained > 1 and torch.is_grad_enabled() and requires_gradients(given)
+    if _are_heads(inputs, dims) and not differentiated:
         found = _backward_as_heads(info.batch_size, in_dims, *given)
     else:
         found = one_by_one(network_backward, info, in_dims, given)

@@ -1,0 +1,113 @@
+"""Calls as `jax.lax.scan` over the time steps, for derivatives that vkrnn has no kernels for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vkrnn._ops import equations
+from vkrnn.jax._host import CallSpec, Kinds
+from vkrnn.results import STATES
+
+__all__ = ["by_scan"]
+
+
+class _Jax:
+    """The operations of `vkrnn._ops.equations.Library`."""
+
+    tanh, sigmoid, relu = staticmethod(jnp.tanh), staticmethod(jax.nn.sigmoid), staticmethod(jax.nn.relu)
+    log_sigmoid, exp = staticmethod(jax.nn.log_sigmoid), staticmethod(jnp.exp)
+    einsum = staticmethod(jnp.einsum)
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any:
+        return jnp.where(condition, x, y)
+
+    def clamp(self, x: Any, least: float | None, most: float | None) -> Any:
+        return jnp.clip(x, least, most)
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return jnp.concatenate(list(arrays), axis)
+
+    def broadcast(self, x: Any, shape: tuple[Any, ...]) -> Any:
+        return jnp.broadcast_to(x, shape)
+
+    def flip(self, x: Any) -> Any:
+        return jnp.flip(x, 0)
+
+    def zeros(self, shape: tuple[Any, ...], like: Any) -> Any:
+        return jnp.zeros(shape, like.dtype)
+
+    def wide(self, x: Any) -> Any:
+        return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
+
+    def narrow(self, x: Any, like: Any) -> Any:
+        return x.astype(like.dtype)
+
+    def factor(self, reset: Any, like: Any) -> Any:
+        return 1 - reset.astype(like.dtype) if reset.dtype == bool else reset.astype(like.dtype)
+
+    def count(self, T: Any, like: Any) -> Any:
+        return jnp.arange(T, dtype=like.dtype)
+
+    def take(self, x: Any, steps: Any) -> Any:
+        return jnp.take_along_axis(x, steps.reshape(*steps.shape, *[1] * (x.ndim - 2)), 0)
+
+    def passed_on(self, _h: Any, _limit: float) -> Any:
+        raise NotImplementedError("gradient_clip")
+
+    def scan(self, step: Callable[[Any, Any], Any], carry: Any, rows: Any) -> Any:
+        return jax.lax.scan(step, carry, rows)
+
+
+_library = _Jax()
+
+
+def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) -> list[Any]:
+    """Return the results of the primitive's call. z_state, which has no derivatives, is zeros.
+
+    Raises
+    ------
+    NotImplementedError
+        If the descriptor has a `gradient_clip`.
+    """
+    if call.descriptor.gradient_clip is not None:
+        raise NotImplementedError(
+            f"[vkrnn.jax.{call.cell}] gradients of gradients: expected gradient_clip=None, "
+            f"got {call.descriptor.gradient_clip!r}"
+        )
+
+    def one(*own: Any) -> list[Any]:
+        given = dict(zip(names, own, strict=True))
+        found = _gradients(call, given, results) if call.gradients else _forward(call, given)
+        return [
+            found[name] if name in found else jnp.zeros(kind.shape[examples:], kind.dtype) for name, kind in results
+        ]
+
+    examples = arrays[list(names).index("source")].ndim - 3  # axes in front of all arrays
+    function: Callable[..., list[Any]] = one
+    for _ in range(examples):
+        function = jax.vmap(function)
+    return function(*arrays)
+
+
+def _forward(call: CallSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    return equations.run(_library, call.cell, call.descriptor, given)
+
+
+def _gradients(call: CallSpec, given: Mapping[str, Any], results: Kinds) -> dict[str, Any]:
+    """Differentiate the loop. What the forward pass has kept is computed again."""
+    wanted = {name: given[name] for name, _ in results}
+    above = {"output": given.get("source_gradient")}
+    above |= {state.sequence: given.get(state.gradient) for state in STATES[1:]}
+    above = {name: gradient for name, gradient in above.items() if gradient is not None}
+
+    def loop(own: dict[str, Any]) -> dict[str, Any]:
+        found = _forward(call, {**given, **own})
+        return {name: found[name] for name in above}
+
+    _, pull = jax.vjp(loop, wanted)
+    (found,) = pull(above)
+    return dict(found)
