@@ -246,6 +246,7 @@ output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_
 
     Examples
     --------
+    >>> import torch
     >>> cell = LSTMCell(3, 16, peephole=True)
     >>> cell
     vkrnn.torch.LSTMCell(3, 16, peephole=True)
