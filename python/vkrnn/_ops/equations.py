@@ -68,9 +68,12 @@ class Library(Protocol):
 class _Weights(NamedTuple):
     """Those of one direction, with the gates in the order of the equations."""
 
-    recurrent: Any  # [G, heads, J, J]
+    recurrent: Any  # [G, heads, J, J] or None
     peephole: Any  # [G, H] or None
     secondary_bias: Any  # [H] or None
+
+
+_MOST_GATES = 4
 
 
 class _Functions:
@@ -102,15 +105,18 @@ class _Functions:
         return self.plain(activation, self.clipped(p))
 
 
-def _recur(library: Library, weights: Any, h: Any) -> list[Any]:
-    """Return h R_g^T for every gate: [G, heads, J, J] and [N, H] -> G times [N, H]."""
+def _recur(library: Library, weights: Any, h: Any, gates: slice = slice(None)) -> list[Any]:
+    """Return h R_g^T for these gates: [G, heads, J, J] and [N, H] -> G times [N, H], or zeros without a weight."""
+    if weights is None:
+        return [0.0] * len(range(*gates.indices(_MOST_GATES)))
+    weights = weights[gates]
     heads = h.reshape(h.shape[0], *weights.shape[1:3])
     products = library.einsum("nkj,gkuj->gnku", heads, weights)
     return [products[gate].reshape(h.shape) for gate in range(weights.shape[0])]
 
 
 def _single_gate_rnn(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: Any) -> Any:
-    (inside,) = _recur(library, w.recurrent, states[0] * m)
+    (inside,) = _recur(library, w.recurrent, states[0] * m, slice(1))
     return (_Functions(library, d).gate(d.activation, x[0] + inside),)
 
 
@@ -129,13 +135,13 @@ def _lstm(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: A
 def _gru(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: Any) -> Any:
     (h,), of = states, _Functions(library, d)
     hm, second = states[0] * m, 0.0 if w.secondary_bias is None else w.secondary_bias
-    in_z, in_r = _recur(library, w.recurrent[:2], hm)
+    in_z, in_r = _recur(library, w.recurrent, hm, slice(2))
     z = of.gate(d.update_gate_activation, x[0] + in_z)
     r = of.gate(d.reset_gate_activation, x[1] + in_r)
     if d.reset_after:
-        candidate = (_recur(library, w.recurrent[2:], hm)[0] + second) * r
+        candidate = (_recur(library, w.recurrent, hm, slice(2, 3))[0] + second) * r
     else:
-        (candidate,) = _recur(library, w.recurrent[2:], hm * r)
+        (candidate,) = _recur(library, w.recurrent, hm * r, slice(2, 3))
     o = of.gate(d.output_gate_activation, x[2] + candidate)
     return ((1 - z) * h + z * o if d.flip_z else z * h + (1 - z) * o,)
 
@@ -191,10 +197,10 @@ class _Call:
             name: each if name in ("lengths", "reset") else library.wide(each) for name, each in given.items()
         }
         self._slots = _slots(cell, d)
-        recurrent = self._given["recurrent_weight"]
-        self.D = 2 if d.bidirectional else 1
-        self.H, self.G = recurrent.shape[-1] * d.heads, len(self._slots)
-        self.T, self.N = self._given["source"].shape[:2]
+        self.D, self.G = 2 if d.bidirectional else 1, len(self._slots)
+        self.T, self.N, features = self._given["source"].shape
+        weight = self._given.get("input_weight")
+        self.H = (features if weight is None else weight.shape[0]) // (self.D * self.G)
         self._x = self._projected()
 
     def _projected(self) -> Any:
@@ -222,7 +228,7 @@ class _Call:
         if d.reverse and self.D == 1:
             last = self.T if lengths is None else lengths
             x = library.flip(x) if lengths is None else library.take(x, library.clamp(last - 1 - steps, 0, None))
-        rows = {"x": x, "m": self._mask(number), **self._resets(number, alive)}
+        rows = {"x": x, "m": self._mask(number), **self._blends(number), **self._resets(number, alive)}
         if alive is not None:
             rows["alive"] = alive
         if backward:
@@ -234,10 +240,11 @@ class _Call:
             if d.gradient_clip is not None:
                 before = (library.passed_on(before[0], d.gradient_clip), *before[1:])
             if "r" in row:
-                starts = [row["s"], row["s_c"], *[0.0] * 2]
-                before = tuple(row["r"] * each + (1 - row["r"]) * s for each, s in zip(before, starts, strict=False))
+                before = self._after_reset(row, before)
             own = [row["x"][:, gate] for gate in self._slots]
             after = step(library, d, weights, own, row["m"], before)
+            parts = zip(after, before, (row.get("b"), row.get("b_c"), None, None), strict=False)
+            after = tuple(new if b is None else b * new + (1 - b) * old for new, old, b in parts)
             if alive is None:
                 return after, after
             kept = tuple(library.where(row["alive"], new, old) for new, old in zip(after, states, strict=True))
@@ -245,6 +252,22 @@ class _Call:
 
         last_states, sequences = library.scan(one, self._initial(number), rows)
         return [library.flip(each) if backward else each for each in sequences], list(last_states)
+
+    def _after_reset(self, row: Mapping[str, Any], states: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the states after a reset. The stabilizer of an sLSTM has no scale: it stays, or starts anew."""
+        r, starts = row["r"], (row["s"], row["s_c"], 0.0)
+        found = tuple(r * each + (1 - r) * start for each, start in zip(states, starts, strict=False))
+        return (*found, *(self._library.where(r == 0, 0.0 * each, each) for each in states[3:]))
+
+    def _blends(self, number: int) -> dict[str, Any]:
+        """Return the parts of the new states, of h and of c."""
+        full = self.T, self.N, self.D * self.H
+        given = {"b": self._given.get("zoneout_mask", self._given.get("leak")), "b_c": self._given.get("zoneout_cell_mask")}
+        return {
+            name: self._part(self._library.broadcast(each, full), number)
+            for name, each in given.items()
+            if each is not None
+        }
 
     def _part(self, array: Any, number: int) -> Any:
         """Return a direction's units of the last axis."""
@@ -289,10 +312,12 @@ class _Call:
     def _weights(self, number: int) -> _Weights:
         heads = self._descriptor.heads
         J = self.H // heads
-        recurrent = self._given["recurrent_weight"].reshape(self.D, self.G, heads, J, J)
+        recurrent = self._given.get("recurrent_weight")
+        if recurrent is not None:
+            recurrent = self._in_order(recurrent.reshape(self.D, self.G, heads, J, J)[number])
         peephole, second = self._given.get("peephole"), self._given.get("secondary_bias")
         return _Weights(
-            self._in_order(recurrent[number]),
+            recurrent,
             None if peephole is None else self._in_order(peephole.reshape(self.D, self.G, self.H)[number]),
             None if second is None else self._part(second.reshape(self.D * self.H), number),
         )

@@ -108,12 +108,18 @@ def network_loop(inputs: Inputs) -> tuple[Tensor, ...]:
     """Compute what `network` does: the output, h_n and, for LSTMs, c_n."""
     source, lengths, reset = inputs.source, inputs.lengths, inputs.reset
     between, padding = inputs.between, None
+    zoneout = {"zoneout_mask": inputs.zoneout_masks or (), "zoneout_cell_mask": inputs.zoneout_cell_masks or ()}
+    zoneout = {name: masks for name, masks in zoneout.items() if masks}
     if inputs.is_packed:
         with torch._C._DisableFuncTorch():  # noqa: SLF001 - it reads the lengths' numbers
             padding = Padding(_require(lengths), source.device)
         source, between = _padded(padding, source), [_padded(padding, each) for each in between]
         if reset is not None:
             reset = _padded(padding, reset.reshape(len(reset), -1))
+        zoneout = {
+            name: [each if each.dim() == 1 else _padded(padding, each) for each in masks]
+            for name, masks in zoneout.items()
+        }
     cell, D = FORWARD[torch_mode(inputs.mode)].__name__, inputs.directions
     how = descriptor(inputs.mode, bidirectional=D == 2)
     starts = [
@@ -133,6 +139,8 @@ def network_loop(inputs: Inputs) -> tuple[Tensor, ...]:
             given[name] = state[layer * D : (layer + 1) * D].transpose(0, 1).flatten(1)
         if inputs.masks:
             given["mask"] = inputs.masks[layer]
+        for name, masks in zoneout.items():
+            given[name] = masks[layer]
         found = operation_loop(cell, how, given)
         for state in STATES[:2]:
             if state.last in found:
