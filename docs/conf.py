@@ -17,7 +17,10 @@ from sphinx.writers.html5 import HTML5Translator
 import vkrnn
 
 # What is public: the names in ``__all__`` of these.
-MODULES = ("vkrnn", "vkrnn.reference", "vkrnn.mpsgraph", "vkrnn.convert", "vkrnn.torch", "vkrnn.onnx", "vkrnn.jax", "vkrnn.keras")
+MODULES = (
+    *("vkrnn", "vkrnn.reference", "vkrnn.mpsgraph", "vkrnn.convert"),
+    *("vkrnn.torch", "vkrnn.onnx", "vkrnn.jax", "vkrnn.keras"),
+)
 
 project = "vkrnn"
 release = vkrnn.__version__

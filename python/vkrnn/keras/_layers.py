@@ -18,7 +18,7 @@ _BACKENDS = {"torch": "PyTorch", "jax": "JAX"}
 class _Recurrent:
     """The loop of a layer, for classes that also derive from the layer."""
 
-    def inner_loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = False) -> Any:
+    def inner_loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = None) -> Any:
         """Return the last output, the outputs [N, T, H] and the last states, as Keras's ``inner_loop`` does."""
         if fallback(self, training=bool(training)) or _elsewhere(sequences):
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
