@@ -262,7 +262,10 @@ class _Call:
     def _blends(self, number: int) -> dict[str, Any]:
         """Return the parts of the new states, of h and of c."""
         full = self.T, self.N, self.D * self.H
-        given = {"b": self._given.get("zoneout_mask", self._given.get("leak")), "b_c": self._given.get("zoneout_cell_mask")}
+        given = {
+            "b": self._given.get("zoneout_mask", self._given.get("leak")),
+            "b_c": self._given.get("zoneout_cell_mask"),
+        }
         return {
             name: self._part(self._library.broadcast(each, full), number)
             for name, each in given.items()

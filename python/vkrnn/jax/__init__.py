@@ -75,9 +75,8 @@ _PARAGRAPHS = {
         ------
         TypeError, ValueError, NotImplementedError, DeviceError
             As in `vkrnn.{function}`, when the call is traced. Under ``jit``, errors that only running the call can find
-            are errors of JAX with the same message. NotImplementedError also for gradients with respect to masks, and for
-            second derivatives with `gradient_clip`, zoneout or a leak, without a recurrent weight, or of an sLSTM with
-            resets.
+            are errors of JAX with the same message. NotImplementedError also for gradients with respect to masks, and
+            for second derivatives with a `gradient_clip`.
         """,
 }
 _CELLS = {cell.name: cell for cell in _core.cells()}

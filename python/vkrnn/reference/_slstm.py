@@ -12,11 +12,9 @@ from vkrnn.descriptors import Activation, SLSTMDescriptor
 from vkrnn.reference._activations import Function, gate_functions
 from vkrnn.reference._functions import public
 from vkrnn.reference._layout import (
-    EVERY_STEP,
     Array,
     Doubles,
     Layout,
-    Resets,
     as_double,
     as_double_or_none,
     before,
@@ -27,7 +25,7 @@ from vkrnn.reference._layout import (
     recur_weight_gradient,
     resolve,
 )
-from vkrnn.reference._steps import Blends
+from vkrnn.reference._steps import EVERY_STEP, Blends, Resets
 from vkrnn.results import SLSTMGradients, SLSTMOutputs
 
 _GATES = (0, 1, 2, 3)  # i, f, z, o in memory

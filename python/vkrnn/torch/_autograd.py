@@ -280,6 +280,7 @@ def gradients_of(
     for number in range(1 + form.trained * inputs.each if form.trained else 0):
         found[number] = None  # of frozen layers
     found = [None if tensor is None else one for tensor, one in zip(tensors, found, strict=False)]
+    later = form.resets + sum(form.zoneout)
     found += [None] * (len(tensors) - later - len(found))
     found += [d_resets.get(name) for name in ("reset", "reset_state", "reset_cell")] if form.resets else []
     return found + [None] * sum(form.zoneout)

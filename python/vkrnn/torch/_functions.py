@@ -31,8 +31,7 @@ _PARAGRAPHS = {
         TypeError, ValueError, DeviceError
             As in `vkrnn.{function}`.
         NotImplementedError
-            As there, and for a tensor on another kind of device, for gradients with respect to masks, and for second or
-            forward-mode derivatives with zoneout or a leak, without a recurrent weight, or of an sLSTM with resets.
+            As there, and for a tensor on another kind of device and for gradients with respect to masks.
         """,
 }
 
