@@ -39,26 +39,26 @@ TEST(Cells, TakeTheDocumentedParameters) {
     const Cell& gru = cell(CellKind::gru);
     EXPECT_EQ(
         names(rnn.forward),
-        "source recurrent_weight input_weight? bias? init_state? mask? lengths? reset? reset_state? zoneout_mask? "
+        "source recurrent_weight? input_weight? bias? init_state? mask? lengths? reset? reset_state? zoneout_mask? "
         "leak?");
     EXPECT_EQ(names(rnn.gradients),
-              "source recurrent_weight source_gradient? z_state state_gradient? input_weight? bias? init_state? mask? "
+              "source recurrent_weight? source_gradient? z_state state_gradient? input_weight? bias? init_state? mask? "
               "lengths? reset? reset_state? output_fwd? zoneout_mask? leak?");
     EXPECT_EQ(names(lstm.forward),
-              "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole? lengths? reset? "
+              "source recurrent_weight? input_weight? bias? init_state? init_cell? mask? peephole? lengths? reset? "
               "reset_state? reset_cell? zoneout_mask? zoneout_cell_mask? leak?");
-    EXPECT_EQ(
-        names(lstm.gradients),
-        "source recurrent_weight source_gradient? z_state cell_output_fwd state_gradient? cell_gradient? input_weight? "
-        "bias? init_state? init_cell? mask? peephole? lengths? reset? reset_state? reset_cell? output_fwd? "
-        "zoneout_mask? zoneout_cell_mask? leak?");
+    EXPECT_EQ(names(lstm.gradients),
+              "source recurrent_weight? source_gradient? z_state cell_output_fwd state_gradient? cell_gradient? "
+              "input_weight? "
+              "bias? init_state? init_cell? mask? peephole? lengths? reset? reset_state? reset_cell? output_fwd? "
+              "zoneout_mask? zoneout_cell_mask? leak?");
     EXPECT_EQ(
         names(gru.forward),
-        "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias? lengths? reset? reset_state? "
+        "source recurrent_weight? input_weight? bias? init_state? mask? secondary_bias? lengths? reset? reset_state? "
         "zoneout_mask? leak?");
     EXPECT_EQ(
         names(gru.gradients),
-        "source recurrent_weight source_gradient? z_state output_fwd state_gradient? input_weight? bias? init_state? "
+        "source recurrent_weight? source_gradient? z_state output_fwd state_gradient? input_weight? bias? init_state? "
         "mask? secondary_bias? lengths? reset? reset_state? zoneout_mask? leak?");
 }
 

@@ -35,7 +35,6 @@ struct CellInputs {
     Loaded mask;                              // mask on the operand of the next product
     Loaded factor, start[CELL_STATES];        // of this step's reset
     Loaded next_factor, next_start;           // of the reset before the next product
-    Loaded blend[CELL_STATES];                // the new states' parts
 };
 
 INLINE int next_step(Params p, Element e) { return min(e.k + 1, int(params_of(p).T) - 1); }
@@ -59,7 +58,6 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     int next = next_step(p, e);
     inputs.next_factor = fetch_reset(p, kReset, e.direction, next, e.n, 0, e.j);
     inputs.next_start = fetch_start(p, e.direction, next, e.n, 0, e.j);
-    for (uint s = 0; s < CELL_STATES; ++s) inputs.blend[s] = fetch_blend(p, s, e.direction, e.k, e.n, e.j);
     return inputs;
 }
 
@@ -102,8 +100,10 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
 #endif
         cell_forward(x, r, v, before, made.after, made.kept);
     for (uint s = 0; s < CELL_STATES; ++s)
-        if (phase != 1 && blends(s))
-            made.after[s] = blended(value_of(kBlend + s, inputs.blend[s]), made.after[s], before[s]);
+        if (phase != 1 && blends(s)) {
+            Real share = load_view(p, kBlend + s, e.direction, e.k, e.n, 0, e.j);
+            made.after[s] = blended(share, made.after[s], before[s]);
+        }
     made.operand = reset_of(p, e.direction, next_step(p, e), inputs.next_factor, 0, made.after[0],
                             inputs.next_start) * mask;
 #ifdef CELL_SCALE
