@@ -227,7 +227,7 @@ def test_a_number_is_a_leak() -> None:
     assert torch.equal(one, other)
 
 
-def test_compiled_and_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_and_mapped() -> None:
     """torch.compile and torch.vmap give what plain calls give."""
     x, R, leak = torch.randn(2, T, N, H), torch.randn(H, H), torch.rand(2, H)
 
@@ -240,7 +240,6 @@ def test_compiled_and_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     module = vkrnn.torch.LSTM(H, H, 2, zoneout=0.5, zoneout_cell=0.5).eval()
     wanted = torch.stack([module(each)[0] for each in x])
     torch.testing.assert_close(torch.vmap(lambda each: module(each)[0])(x), wanted)
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="eager")(x[0])[0], wanted[0])
 
 

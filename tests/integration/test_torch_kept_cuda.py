@@ -277,11 +277,11 @@ def other_guards(*_tensors: Any, sizes: Any) -> None:
 def test_a_pytorch_that_compares_tensors_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call is kept then."""
     monkeypatch.setattr("torch._C._dynamo.guards.TensorGuards", other_guards)
-    _repeated._can_compare.cache_clear()
+    _repeated.can_compare.cache_clear()
     module = MODULES["LSTM"]().double()
     assert kept_of(module, drawn(T, N, I), states_of(module)) is None
     monkeypatch.undo()
-    _repeated._can_compare.cache_clear()
+    _repeated.can_compare.cache_clear()
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -20,7 +20,9 @@ class _Recurrent:
 
     def inner_loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = None) -> Any:
         """Return the last output, the outputs [N, T, H] and the last states, as Keras's ``inner_loop`` does."""
-        if fallback(self, training=bool(training)) or _elsewhere(sequences):
+        # An unrolled loop of Keras on JAX has other outputs for masked steps than its scan, which vkrnn follows.
+        unrolled = self.unroll and mask is not None and keras.backend.backend() == "jax"
+        if unrolled or fallback(self, training=bool(training)) or _elsewhere(sequences):
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
         if keras.tree.is_nested(mask):
             mask = mask[0]
