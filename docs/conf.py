@@ -3,6 +3,7 @@
 The root of the tree is the source folder, so that relative links lead to the same places as on a repository's pages.
 """
 
+import os
 import re
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,8 @@ from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
 import vkrnn
+
+os.environ.setdefault("KERAS_BACKEND", "torch")  # read when Keras is imported
 
 # What is public: the names in ``__all__`` of these.
 MODULES = (
