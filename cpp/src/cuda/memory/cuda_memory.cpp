@@ -4,7 +4,7 @@
 #include <limits>
 #include <mutex>
 
-#include "base/leak.h"
+#include "base/abandon.h"
 #include "base/process_id.h"
 
 namespace vkrnn::cuda {
@@ -140,8 +140,8 @@ Piece::Piece(std::shared_ptr<Memory> memory, std::uint64_t bytes, Stream stream)
 
 Piece::~Piece() {
     if (memory_->is_foreign()) {
-        leak(std::move(last_use_));
-        leak(std::move(memory_));
+        abandon(std::move(last_use_));
+        abandon(std::move(memory_));
         return;
     }
     try {
@@ -165,9 +165,9 @@ CudaStorage::CudaStorage(std::shared_ptr<Memory> memory, Address address, std::u
 
 CudaStorage::~CudaStorage() {
     if (memory_->is_foreign()) {
-        leak(std::move(memory_));
-        leak(std::move(own_));
-        leak(std::move(copies_));
+        abandon(std::move(memory_));
+        abandon(std::move(own_));
+        abandon(std::move(copies_));
         return;
     }
     if (!release_ && !lent_elsewhere_) return;

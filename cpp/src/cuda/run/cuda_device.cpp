@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/leak.h"
+#include "base/abandon.h"
 #include "base/messages.h"
 #include "base/seconds.h"
 #include "cuda/run/current_stream.h"
@@ -52,7 +52,7 @@ CudaDevice::~CudaDevice() { close(); }
 void CudaDevice::close() {
     closed_ = true;
     if (process_ != process_id()) {
-        leak(std::move(session_));
+        abandon(std::move(session_));
         return;
     }
     std::shared_ptr<Session> closing;

@@ -1,6 +1,6 @@
 #include "vk/memory/storage.h"
 
-#include "base/leak.h"
+#include "base/abandon.h"
 #include "vk/device/context.h"
 
 namespace vkrnn::vk {
@@ -24,9 +24,9 @@ PoolStorage::~PoolStorage() {
         pool_->give_back(std::move(lease_), used_);
     } else {
         // In a forked process the driver's objects must not be used, nor destroyed, so they leak.
-        leak(std::move(pool_));
-        leak(std::move(uploads_));
-        leak(std::move(copies_));
+        abandon(std::move(pool_));
+        abandon(std::move(uploads_));
+        abandon(std::move(copies_));
     }
 }
 

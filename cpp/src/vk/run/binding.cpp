@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/leak.h"
+#include "base/abandon.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -37,8 +37,8 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
 Binding::~Binding() {
     if (process_ != process_id()) {
         // A child forked by the call's poll must not use the driver, so the driver's objects leak.
-        leak(std::move(imports_));
-        leak(std::move(buffers_));
+        abandon(std::move(imports_));
+        abandon(std::move(buffers_));
         return;
     }
     const Timeline& timeline = pools_.device->timeline();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "base/leak.h"
+#include "base/abandon.h"
 #include "base/seconds.h"
 #include "run/empty_call.h"
 #include "vk/device/vulkan_error.h"
@@ -51,7 +51,7 @@ void Executor::close() {
     if (process_ != process_id()) {
         // After a fork, the driver's threads exist only in the parent. Destroying its objects here may hang, so they
         // leak.
-        leak(session_);
+        abandon(session_);
         closed_ = true;
         return;
     }

@@ -1,4 +1,4 @@
-// Leaks driver objects that belong to another process.
+// Abandons driver objects that belong to another process.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace vkrnn {
 
 // Takes a value and never destroys it. Allocates no memory.
 template <class T>
-void leak(T value) noexcept {
+void abandon(T value) noexcept {
     alignas(T) std::array<std::byte, sizeof(T)> place;
     new (place.data()) T(std::move(value));
 }
