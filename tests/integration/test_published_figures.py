@@ -18,7 +18,7 @@ PUBLISHED = ROOT / "bench" / "publish.py"
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tables_are_as_the_records_have_them(page: Path) -> None:
-    """Nobody has edited a figure by hand, and no record has changed without its table."""
+    """Each table has the figures of its record."""
     assert page.read_text() == published(page)
 
 

@@ -74,7 +74,7 @@ class Cell(torch.nn.RNNCellBase):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters: those of a head as PyTorch draws those of a cell with so many units."""
+        """Draw all parameters as PyTorch does for a cell with as many units as a head has."""
         if not self._options:  # the descriptor may not be known yet
             super().reset_parameters()
             return
@@ -126,16 +126,17 @@ class Cell(torch.nn.RNNCellBase):
                 )
             return super().forward(input, hx)
         if mask is None and self._suits_torch(input):
-            if steps is None:
-                steps = self.__dict__["_steps"] = Steps()
-            steps.leave(input, hx)
+            self._own_steps().leave(input, hx)
             return super().forward(input, hx)
         results = self._compute(input, hx, mask)
         if mask is None:
-            if steps is None:
-                steps = self.__dict__["_steps"] = Steps()
-            steps.keep(self, input, hx)
+            self._own_steps().keep(self, input, hx)
         return results
+
+    def _own_steps(self) -> Steps:
+        """Return the kept calls, which the first call makes."""
+        steps: Steps = self.__dict__.setdefault("_steps", Steps())
+        return steps
 
     def needs_vkrnn(self) -> bool:
         """Return whether the cell has options that PyTorch's cell lacks, or the user wants vkrnn."""
