@@ -13,6 +13,7 @@ from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
+from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._steps import Steps, step
 from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
@@ -58,14 +59,7 @@ class Cell(torch.nn.RNNCellBase):
             raise type(error)(str(error).replace(f"[{type(torchs).__name__}]", where)) from None
         for name, (_, own) in options_beyond_torch(self.mode, chosen).items():
             self._options += f" {name}={own}"
-        for name, count, sizes in (
-            ("heads", chosen.heads, ("hidden_size",)),
-            ("input_heads", chosen.input_heads, ("hidden_size", "input_size")),
-        ):
-            for size in sizes:
-                if getattr(self, size) % count:
-                    got = f"{size} = {getattr(self, size)}, got {count}"
-                    raise ValueError(f"{where} {name}: expected a divisor of {got}")
+        require_divisors(where, chosen, self.hidden_size, {"input_size": self.input_size})
         for name, count in (("weight_ih", chosen.input_heads), ("weight_hh", chosen.heads)):
             if count > 1:
                 weight = getattr(self, name)

@@ -19,6 +19,7 @@ from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
 from vkrnn.torch._choice import Backend, checked_backend, choose
+from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._kept import Kept
 from vkrnn.torch._network import Inputs, compute_network, network
 from vkrnn.torch._repeated import RepeatedCalls
@@ -66,18 +67,13 @@ class Recurrent(torch.nn.RNNBase):
         for name, (_, own) in options_beyond_torch(self.mode, chosen).items():
             self._options += f" {name}={own}"
         if chosen.heads * chosen.input_heads > 1:
-            self._divide_weights(where, chosen.heads, chosen.input_heads)
+            width = (1 + self.bidirectional) * self.hidden_size
+            later = {"the width of a layer's output": width} if self.num_layers > 1 else {}
+            require_divisors(where, chosen, self.hidden_size, {"input_size": self.input_size, **later})
+            self._divide_weights(chosen.heads, chosen.input_heads)
 
-    def _divide_weights(self, where: str, heads: int, input_heads: int) -> None:
+    def _divide_weights(self, heads: int, input_heads: int) -> None:
         """Put the blocks of the heads in place of the matrices, and draw all parameters."""
-        H, width = self.hidden_size, (1 + self.bidirectional) * self.hidden_size
-        sizes = {"input_size": self.input_size} | (
-            {"the width of a layer's output": width} if self.num_layers > 1 else {}
-        )
-        for option, count, of in (("heads", heads, {}), ("input_heads", input_heads, sizes)):
-            for name, size in {"hidden_size": H, **of}.items():
-                if size % count:
-                    raise ValueError(f"{where} {option}: expected a divisor of {name} = {size}, got {count}")
         for name in self._flat_weights_names:
             parts = heads if name.startswith("weight_hh") else input_heads if name.startswith("weight_ih") else 1
             if parts > 1:

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from vkrnn.descriptors import SLSTMDescriptor
 from vkrnn.results import STATES
 from vkrnn.torch._functions import slstm
+from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._operations import RESETS
 
 __all__ = ["SLSTM"]
@@ -100,22 +101,11 @@ class SLSTM(torch.nn.Module):
             )
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("[SLSTMDescriptor]", _WHERE)) from None
-        self._check_heads()
+        require_divisors(_WHERE, self.descriptor, hidden_size, {"input_size": input_size})
         for name, shape in self._shapes():
             weight = torch.empty(shape, device=device, dtype=dtype)
             self.register_parameter(name, torch.nn.Parameter(weight))
         self.reset_parameters()
-
-    def _check_heads(self) -> None:
-        heads, parts = self.descriptor.heads, self.descriptor.input_heads
-        sizes = [
-            ("heads", heads, "hidden_size", self.hidden_size),
-            ("input_heads", parts, "hidden_size", self.hidden_size),
-        ]
-        sizes.append(("input_heads", parts, "input_size", self.input_size))
-        for option, count, name, size in sizes:
-            if size % count:
-                raise ValueError(f"{_WHERE} {option}: expected a divisor of {name} = {size}, got {count}")
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the names and shapes of the parameters."""
