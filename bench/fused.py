@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
@@ -169,6 +170,8 @@ def runner(torch: Any, where: str, work: Callable[[], list[Any]]) -> tuple[Calla
     try:
         run, found = captured(torch, work)
     except Exception:  # noqa: BLE001 - a program that cannot be captured is called instead
+        with suppress(Exception):  # CUDA reports the failure to the next call, too
+            work()
         torch.cuda.synchronize()
         return (lambda: called(torch, work)), False, found
     return (lambda: run()[GRAPH]), True, found

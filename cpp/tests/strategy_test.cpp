@@ -127,6 +127,7 @@ TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
     const StrategyChoice rounded = choice_of(64, 1024, true, {}, Precision::tf32);
     EXPECT_EQ(rounded.schedule, "persistent");
     EXPECT_EQ(rounded.parameters.at("kept_blocks"), 8u) << "of 16 that a subgroup multiplies";
+    EXPECT_EQ(choice_of(64, 1024, false, {}, Precision::tf32).parameters.at("kept_blocks"), 8u) << "all, with one part";
     EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
     EXPECT_EQ(choice_of(64, 2048, false).schedule, "matrices") << "weights that exceed the cache";
     EXPECT_EQ(choice_of(64, 2048, false, {"persistent", "", {}}).parameters.at("kept_blocks"), 1u)
@@ -140,6 +141,27 @@ TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
               "[Device] tagged: expected 0 or 1, got 2");
     EXPECT_EQ(refusal<ValueError>({"matrices", "", {{"blocks_ahead", 3}}}, profile),
               "[Device] blocks_ahead: expected 1 or 2, got 3");
+}
+
+// The sums of all depth groups are in shared memory at once if a launch may give a kernel as much.
+TEST(Strategy, UsesTheSharedMemoryThatALaunchMayGive) {
+    Profile profile = with_matrix_units();
+    Spec spec = small_call();
+    spec.N = 64;
+    spec.I = spec.H = 256;
+    constexpr std::uint32_t kBytesOfASlot = 32 * (64 + 8) * 4;
+    const auto slots_and_bytes = [&] {
+        const Parameters shape{{"matrix_rows", 2}, {"matrix_columns", 2}, {"column_groups", 2}, {"depth_groups", 8}};
+        const Plan plan = make_plan(spec, profile, {"matrices", "", shape});
+        const auto kernel = std::ranges::find(plan.kernels, "lstm_matrices_forward", &Kernel::shader);
+        std::uint32_t bytes = 0;
+        for (const Step& step : plan.steps)
+            if (const Loop* loop = std::get_if<Loop>(&step)) bytes = loop->body.front().launch_shared_memory;
+        return std::pair(kernel->constants.at(abi::kMatrixSumSlots), bytes);
+    };
+    EXPECT_EQ(slots_and_bytes(), std::pair(4U, 4 * kBytesOfASlot)) << "of 48 KB";
+    profile.max_launch_shared_memory = 227 << 10;
+    EXPECT_EQ(slots_and_bytes(), std::pair(8U, 8 * kBytesOfASlot));
 }
 
 // Returns the number of hi/lo parts of the left and right operand in the plan's first kernel of that name.

@@ -16,7 +16,9 @@
 //   PARAMETERS(name, type)                  parameters that stay the same during a dispatch: a uniform buffer in Vulkan,
 //                                           an argument of the kernel in CUDA. params_of(p) is the struct, and p is
 //                                           name(address)
-//   SHARED(type, name)                      memory that a workgroup shares; SHARED_ARRAY(type, name, [size]) an array
+//   SHARED(type, name)                      memory that a workgroup shares; SHARED_ARRAY(type, name, [size]) an array.
+//                                           LAUNCH_SHARED_ARRAY, of which a kernel has one, may be larger than what a
+//                                           kernel declares in CUDA: see Dispatch::launch_shared_memory
 //   INLINE                                  before each function but main
 //   DECLARE(function)                       declares a function that is defined below
 //   OUT(type) name, INOUT(type) name        parameters that are not arrays
@@ -52,6 +54,7 @@
 #define params_of(p) parameters
 #define SHARED(type, name) shared type name;
 #define SHARED_ARRAY(type, name, size) shared type name size;
+#define LAUNCH_SHARED_ARRAY SHARED_ARRAY
 #define INLINE
 #define DECLARE(function) function;
 #define OUT(type) out type

@@ -150,6 +150,9 @@ template <class T, class Tag> DEVICE T& shared_memory() {
     __shared__ T memory;
     return memory;
 }
+// Returns the memory whose size each launch gives.
+extern __shared__ uint4 sized_by_launch[];
+template <class T> DEVICE T& launch_shared_memory() { return *reinterpret_cast<T*>(sized_by_launch); }
 DEVICE void barrier() { __syncthreads(); }
 DEVICE void subgroupBarrier() { __syncwarp(); }
 DEVICE void subgroupMemoryBarrierShared() { __syncwarp(); }
@@ -297,6 +300,21 @@ template <class M, class E> DEVICE void coopMatStore(const M& m, E* memory, uint
 }
 template <class M, class E> DEVICE void coopMatLoad(M& m, E* memory, uint offset, uint stride, int layout) {
     _Pragma("unroll") for (int i = 0; i < 8; ++i) m[i] = *matrix_element(m, i, memory, offset, stride, layout);
+}
+// Sums in shared memory are in row-major order, where two elements of an invocation are neighbours.
+template <int scope, uint side> using Sums = coopmat<float, scope, side, side, gl_MatrixUseAccumulator>;
+template <int scope, uint side>
+DEVICE void coopMatStore(const Sums<scope, side>& m, vec4* memory, uint offset, uint stride, int layout) {
+    _Pragma("unroll") for (int i = 0; i < 8; i += 2)
+        *reinterpret_cast<vec2*>(matrix_element(m, i, memory, offset, stride, layout)) = {m.get(i), m.get(i + 1)};
+}
+template <int scope, uint side>
+DEVICE void coopMatLoad(Sums<scope, side>& m, vec4* memory, uint offset, uint stride, int layout) {
+    _Pragma("unroll") for (int i = 0; i < 8; i += 2) {
+        vec2 pair = *reinterpret_cast<vec2*>(matrix_element(m, i, memory, offset, stride, layout));
+        m[i] = pair.x;
+        m[i + 1] = pair.y;
+    }
 }
 
 #endif

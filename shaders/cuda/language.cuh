@@ -47,6 +47,9 @@
     struct shared_tag_##name;          \
     using shared_##name = type size;   \
     shared_##name& name = shared_memory<shared_##name, shared_tag_##name>();
+#define LAUNCH_SHARED_ARRAY(type, name, size) \
+    using shared_##name = type size;          \
+    shared_##name& name = launch_shared_memory<shared_##name>();
 #define SHARED(type, name) SHARED_ARRAY(type, name, )
 #define INLINE __device__ __forceinline__
 #define DECLARE(function)   // in a class, functions may follow their calls

@@ -13,8 +13,8 @@ CONSTANT uint tile_rows = matrix_rows * side;
 CONSTANT uint group_columns = matrix_columns * side;
 CONSTANT uint tile_columns = group_columns * column_groups;
 CONSTANT uint invocations = subgroup * column_groups * depth_groups;
-CONSTANT uint row_vec4s = tile_columns / 4 + 1;   // per row of sums; the extra one lets rows begin in different banks
-SHARED_ARRAY(vec4, sums, [sum_slots * tile_rows * row_vec4s])
+CONSTANT uint row_vec4s = tile_columns / 4 + 2;   // per row of sums; two more keep pairs of numbers in other banks
+LAUNCH_SHARED_ARRAY(vec4, sums, [sum_slots * tile_rows * row_vec4s])
 
 INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 

@@ -30,15 +30,32 @@ INLINE CellResults finish_cell(Params p, uint cell, Element e, CellInputs inputs
     return made;
 }
 
+// Whether an invocation of a loop with waits has two cells, both of which it hands over before it stores their other
+// results. Operands with two parts leave no registers for that.
+#ifdef PERSISTENT
+CONSTANT bool stores_two_late = !one_cell && cells <= 2 * invocations && right_parts == 1;
+#else
+CONSTANT bool stores_two_late = false;
+#endif
+
 INLINE void finish_step(Params p, Tile tile, int step, CellInputs early) {
     Element e;
+    // The operand is stored first, because other workgroups may wait for it.
     if (one_cell) {
-        // The operand is stored first, because other workgroups may wait for it.
         bool there = find_cell(p, tile, invocation(), step, e);
         CellResults made;
         if (there) made = finish_cell(p, invocation(), e, early);
         hand_over(p, tile);
         if (there) store_cell(p, e, made);
+    } else if (stores_two_late) {
+        CellResults made[2];
+        UNROLL for (uint i = 0; i < 2; ++i) {
+            uint cell = i * invocations + invocation();
+            if (find_cell(p, tile, cell, step, e)) made[i] = finish_cell(p, cell, e, fetch_cell(p, e));
+        }
+        hand_over(p, tile);
+        UNROLL for (uint i = 0; i < 2; ++i)
+            if (find_cell(p, tile, i * invocations + invocation(), step, e)) store_cell(p, e, made[i]);
     } else {
         for (uint cell = invocation(); cell < cells; cell += invocations)
             if (find_cell(p, tile, cell, step, e)) store_cell(p, e, finish_cell(p, cell, e, fetch_cell(p, e)));

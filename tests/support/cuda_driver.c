@@ -64,6 +64,7 @@ FUNCTION(
         case 16: *value = 132; break;
         case 75: *value = device == 0 ? 9 : 7; break;
         case 76: *value = 0; break;
+        case 97: *value = 232448; break;
         default: *value = 1;
     })
 FUNCTION(cuDevicePrimaryCtxRetain, (void** context, int device), (void)device; ++contexts; *context = &contexts)
@@ -120,6 +121,7 @@ FUNCTION(cuModuleUnload, (void* module), free(module))
 FUNCTION(cuModuleGetFunction, (void** function, void* module, const char* name), (void)module; (void)name;
          *function = &launches)
 FUNCTION(cuFuncGetAttribute, (int* value, int attribute, void* function), (void)attribute; (void)function; *value = 64)
+FUNCTION(cuFuncSetAttribute, (void* function, int attribute, int value), (void)attribute; (void)function; (void)value)
 FUNCTION(cuLaunchKernel,
          (void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b, unsigned c, unsigned shared,
           void* stream, void** parameters, void** extra),

@@ -153,6 +153,7 @@ struct Dispatch {
     std::optional<std::uint32_t> counter = {};
     // The prepacked buffer that this dispatch fills or prepares. A call that finds it filled skips the dispatch.
     std::size_t fills = kNoBuffer;
+    std::uint32_t launch_shared_memory = 0;  // bytes of the kernel's LAUNCH_SHARED_ARRAY, which CUDA's launches give
     bool operator==(const Dispatch&) const = default;
 };
 

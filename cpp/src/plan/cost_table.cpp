@@ -74,6 +74,7 @@ constexpr CostTable kHopper{
                              .saved_dispatch = 1.4,
                              .beyond_cache = 5,
                              .saved_loads = 0.4,
+                             .rounded_loads = 1,
                              .most_gainful_blocks = 8,             // limit
                              .most_tagged_blocks = 4,              // limit
                              .most_tagged_products = 64,           // limit

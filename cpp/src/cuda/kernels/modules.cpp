@@ -143,6 +143,10 @@ LoadedKernel Modules::load(const Kernel& kernel, const std::vector<std::byte>& c
     int threads = 0;
     check(cu.FuncGetAttribute(&threads, FunctionAttribute::max_threads_per_block, loaded.function));
     loaded.threads = static_cast<unsigned>(threads);
+    int declared = 0;
+    check(cu.FuncGetAttribute(&declared, FunctionAttribute::shared_memory, loaded.function));
+    check(cu.FuncSetAttribute(loaded.function, FunctionAttribute::max_launch_shared_memory,
+                              max_shared_memory_ - declared));
     return loaded;
 }
 

@@ -22,8 +22,9 @@ struct LoadedKernel {
 // Thread-safe. The context must be current in all functions.
 class Modules {
 public:
-    // Throws DeviceError like Compiler().
-    Modules(int major, int minor) : compiler_(std::make_shared<const Compiler>(major, minor)) {}
+    // `max_shared_memory`: the bytes that a workgroup may have. Throws DeviceError like Compiler().
+    Modules(int major, int minor, int max_shared_memory)
+        : compiler_(std::make_shared<const Compiler>(major, minor)), max_shared_memory_(max_shared_memory) {}
 
     [[nodiscard]] const Compiler& compiler() const { return *compiler_; }
     ~Modules();
@@ -41,6 +42,7 @@ private:
     LoadedKernel load(const Kernel& kernel, const std::vector<std::byte>& cubin);
 
     std::shared_ptr<const Compiler> compiler_;
+    int max_shared_memory_;
     mutable ForkSafeMutex mutex_;
     std::map<Kernel, LoadedKernel> loaded_;
     std::vector<Module> modules_;

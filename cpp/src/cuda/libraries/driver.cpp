@@ -84,6 +84,7 @@ struct Opened {
         find(all.ModuleUnload, "cuModuleUnload");
         find(all.ModuleGetFunction, "cuModuleGetFunction");
         find(all.FuncGetAttribute, "cuFuncGetAttribute");
+        find(all.FuncSetAttribute, "cuFuncSetAttribute");
         find(all.LaunchKernel, "cuLaunchKernel");
         if (!problem.empty()) return;
         const Result result = functions.Init(0);

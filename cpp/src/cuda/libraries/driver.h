@@ -32,10 +32,11 @@ enum class DeviceAttribute : int {
     multiprocessors = 16,
     major = 75,
     minor = 76,
+    max_launch_shared_memory = 97,
     memory_pools = 115,
 };
 enum class PointerAttribute : int { device_ordinal = 9 };
-enum class FunctionAttribute : int { max_threads_per_block = 0 };
+enum class FunctionAttribute : int { max_threads_per_block = 0, shared_memory = 1, max_launch_shared_memory = 8 };
 enum class PoolAttribute : int { release_threshold = 4, reserved_now = 5, used_now = 7 };
 enum class EventFlags : unsigned { timed = 0, untimed = 2 };
 enum class StreamFlags : unsigned { non_blocking = 1 };  // does not wait for the legacy stream
@@ -105,6 +106,7 @@ struct Functions {
     Result (*ModuleUnload)(Module module);
     Result (*ModuleGetFunction)(Function* function, Module module, const char* name);
     Result (*FuncGetAttribute)(int* value, FunctionAttribute attribute, Function function);
+    Result (*FuncSetAttribute)(Function function, FunctionAttribute attribute, int value);
     Result (*LaunchKernel)(Function function, unsigned groups_x, unsigned groups_y, unsigned groups_z,
                            unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared, Stream stream,
                            void** parameters, void** extra);

@@ -63,7 +63,8 @@ private:
     struct Session {
         Session(DeviceNumber device, int major, int minor) : memory(std::make_shared<Memory>(device)) {
             const Current current(memory->context());
-            modules = std::make_unique<Modules>(major, minor);
+            modules = std::make_unique<Modules>(major, minor,
+                                                attribute_of(device, DeviceAttribute::max_launch_shared_memory));
         }
         ~Session() {
             try {

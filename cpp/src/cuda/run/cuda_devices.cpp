@@ -51,6 +51,7 @@ Profile read_profile(int ordinal) {
     profile.max_workgroup_size_x = size(device, DeviceAttribute::max_block_x);
     profile.max_group_count = kMostGroups;
     profile.max_shared_memory = size(device, DeviceAttribute::max_shared_memory);
+    profile.max_launch_shared_memory = size(device, DeviceAttribute::max_launch_shared_memory);
     profile.max_push_constants = kParameterBytes;
     profile.memory_bytes = profile.max_allocation = bytes;
     profile.float64 = profile.storage_16bit = true;

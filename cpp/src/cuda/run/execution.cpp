@@ -219,8 +219,9 @@ void Execution::launch(Launch& prepared) {
     const LoadedKernel& kernel = kernels_->at(prepared.dispatch.kernel);
     void* parameters[] = {prepared.push.data(), prepared.params.data()};
     const auto& groups = prepared.dispatch.groups;
-    check(driver().LaunchKernel(kernel.function, groups[0], groups[1], groups[2], kernel.threads, 1, 1, 0, current_,
-                                static_cast<void**>(parameters), nullptr));
+    check(driver().LaunchKernel(kernel.function, groups[0], groups[1], groups[2], kernel.threads, 1, 1,
+                                prepared.dispatch.launch_shared_memory, current_, static_cast<void**>(parameters),
+                                nullptr));
 }
 
 void Execution::give_up() noexcept {

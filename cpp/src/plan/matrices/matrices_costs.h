@@ -45,8 +45,9 @@ struct PersistentCosts {
     double dispatch;
     // Corrections to the costs of `matrices` for a step that loads its weights in this loop. saved_dispatch: per
     // step whose weights stay in the L2 cache. beyond_cache: added if they do not. saved_loads: if one column group
-    // keeps at most most_gainful_blocks blocks of two parts in registers.
-    double saved_dispatch, beyond_cache, saved_loads;
+    // keeps at most most_gainful_blocks blocks of two parts in registers. rounded_loads: added forward if weights have
+    // one part.
+    double saved_dispatch, beyond_cache, saved_loads, rounded_loads;
     double most_gainful_blocks;
     // Limits up to which tags made GPUs faster. Forward: blocks of the state that the subgroups of one depth group
     // load. Backward: products of matrices of a workgroup, with two parts and with one.

@@ -9,13 +9,13 @@ namespace {
 
 // Returns the bytes of shared memory that the sums of `slots` depth groups need.
 std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side, std::uint32_t slots) {
-    return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
+    return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 8) * std::int64_t{sizeof(float)};
 }
 
 // Returns how many depth groups' sums are in shared memory at a time: all, or half of them; 0 if neither fits.
 std::uint32_t sum_slots(const MatrixShape& shape, const Profile& profile) {
     const std::int64_t other_bytes = 64 + shape.subgroups() * std::int64_t{sizeof(float)};
-    const std::int64_t room = profile.max_shared_memory - other_bytes;
+    const std::int64_t room = std::max(profile.max_shared_memory, profile.max_launch_shared_memory) - other_bytes;
     const auto fit = [&](std::uint32_t slots) { return sum_bytes(shape, profile.matrix_side, slots) <= room; };
     if (fit(shape.depth_groups)) return shape.depth_groups;
     return shape.depth_groups % 2 == 0 && fit(shape.depth_groups / 2) ? shape.depth_groups / 2 : 0;
@@ -135,8 +135,10 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& cell_kernel, co
     constants.stored(views.stored(), spec_.dtype);
     const std::size_t kernel =
         builder_.cell_kernel(cell_kernel + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
-    return step_dispatch(builder_, phase.label, kernel,
-                         builder_.groups(row_tiles() * unit_tiles(weights.products), parts_), views, steps);
+    Dispatch made = step_dispatch(builder_, phase.label, kernel,
+                                  builder_.groups(row_tiles() * unit_tiles(weights.products), parts_), views, steps);
+    made.launch_shared_memory = u32(sum_bytes(shape_, side_, sum_slots(shape_, builder_.profile())));
+    return made;
 }
 
 std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {

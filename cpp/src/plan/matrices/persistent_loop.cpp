@@ -74,13 +74,14 @@ struct Layout {
         tagged = with_parameters(Keeping{.tagged = gains}, wanted).tagged != 0;
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
-        // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
+        // A half-precision matrix takes four registers of each invocation, a matrix of sums eight. Forward kernels with
+        // one part were faster with 28 registers in memory than with weights that are loaded in every step.
         const std::int64_t rows = shape.rows, columns = shape.columns;
         const std::int64_t loaded =
             (tagged ? kept_blocks : 1) * rows * parts.left +
             (streams ? shape.blocks_ahead * (rows * parts.left + columns * parts.right) + columns * parts.right : 0);
         registers = 4 * (kept_blocks * columns * parts.right + loaded) + 8 * rows * columns +
-                    (spec.gradients ? 24 + 4 * spec.G() * cells : 40);
+                    (spec.gradients ? 24 + 4 * spec.G() * cells : (parts.right > 1 ? 40 : 24));
     }
 
     [[nodiscard]] bool fits(const Spec& spec, const Profile& profile) const {
@@ -126,7 +127,7 @@ std::vector<MatrixShape> keeping_shapes() {
     for (const std::uint32_t rows : {1U, 2U})
         for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
             for (const std::uint32_t column_groups : {1U, 2U, 4U})
-                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U})
+                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 12U, 16U})
                     shapes.push_back({rows, columns, column_groups, depth_groups});
     return shapes;
 }
@@ -161,6 +162,7 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
         std::optional<CostEstimate> best;
         for (const MatrixShape& usual : shapes) {
             const MatrixShape shape = with_parameters(usual, wanted);
+            if (spec.gradients && usual.blocks_ahead > 1) continue;
             if (!fits(shape, spec, profile)) continue;
             for (const std::uint32_t kept : most_kept) {
                 const Layout layout(shape, spec, profile, costs.persistent, wanted, kept);
@@ -182,15 +184,18 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
         const bool gains = !layout.streams &&
                            static_cast<double>(layout.kept_blocks) <= costs.persistent.most_gainful_blocks &&
                            shape.column_groups == 1 && loop_parts(spec).right > 1;
+        const bool delays = layout.streams && !spec.gradients && loop_parts(spec).right == 1;
         return loading_step_cost(shape, spec, profile, costs.matrices) - (gains ? costs.persistent.saved_loads : 0) +
+               (delays ? costs.persistent.rounded_loads : 0) +
                (weights_stay_in_cache(spec, costs.matrices) ? -costs.persistent.saved_dispatch
                                                             : costs.persistent.beyond_cache);
     };
     std::optional<CostEstimate> best = cheapest_of(keeping_shapes(), {kAllBlocks}, keeping);
-    // On an H200, forward steps with tags were always faster if they kept their weights. Without tags, the tile matters
-    // and not whether weights are kept. Backward steps with two parts gained next to nothing by loading weights in this
-    // loop. Those with one part took 0.75 to 1.02 of the time of a dispatch per step, and were fastest if they kept
-    // about as many blocks as they loaded.
+    // On an H200, forward steps with tags were always faster if they kept their weights. Without tags, steps with one
+    // part were, too, by 0.5 to 1.2 us; with two parts, the tile matters and not whether weights are kept. Backward
+    // steps with two parts gained next to nothing by loading weights in this loop. Those with one part took 0.75
+    // to 1.02 of the time of a dispatch per step, and were fastest if they kept about as many blocks as they loaded,
+    // one block ahead.
     bool loads = false;
     if (spec.gradients && loop_parts(spec).left == 1) {
         const std::optional<CostEstimate> loaded = cheapest_of(loading_shapes(), {kSomeBlocks, 1}, loading);
