@@ -12,6 +12,7 @@
 #include "bindings.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
+#include "vkrnn/error.h"
 #include "vkrnn/network.h"
 #include "vkrnn/run.h"
 

@@ -30,13 +30,15 @@ INLINE CellResults finish_cell(Params p, uint cell, Element e, CellInputs inputs
     return made;
 }
 
-// Whether an invocation of a loop with waits has two cells, both of which it hands over before it stores their other
-// results. Operands with two parts leave no registers for that.
+// Returns whether an invocation of a loop with waits has two cells, both of which it hands over before it stores their
+// other results. Operands with two parts leave no registers for that.
+INLINE bool stores_two_late() {
 #ifdef PERSISTENT
-CONSTANT bool stores_two_late = !one_cell && cells <= 2 * invocations && right_parts == 1;
+    return right_parts == 1 && cells <= 2 * invocations;   // and not one_cell
 #else
-CONSTANT bool stores_two_late = false;
+    return false;
 #endif
+}
 
 INLINE void finish_step(Params p, Tile tile, int step, CellInputs early) {
     Element e;
@@ -47,7 +49,7 @@ INLINE void finish_step(Params p, Tile tile, int step, CellInputs early) {
         if (there) made = finish_cell(p, invocation(), e, early);
         hand_over(p, tile);
         if (there) store_cell(p, e, made);
-    } else if (stores_two_late) {
+    } else if (stores_two_late()) {
         CellResults made[2];
         UNROLL for (uint i = 0; i < 2; ++i) {
             uint cell = i * invocations + invocation();
