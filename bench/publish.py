@@ -25,6 +25,7 @@ CPU_RECORDS = {
     "2 cores, AVX-512": "cells-cpu-2-avx512",
     "16 cores, AVX-512": "cells-cpu-16",
 }
+GRADIENTS = " + gradients"  # ends the names of rows
 OTHERS = {"torch": "PyTorch", "onnxruntime": "onnxruntime", "numpy": "NumPy"}
 # By type: the record and the name of the contender there, on Vulkan, on CUDA and in modules.
 GPU_RECORDS = {
@@ -150,10 +151,15 @@ def pair(ratios: Mapping[tuple[str, bool], float], chosen: set[str]) -> str:
 
 
 def loops() -> Table:
-    """Return an LSTM with peepholes beside loops in PyTorch."""
+    """Return an LSTM with peepholes beside loops in PyTorch, forward and with gradients."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in with_column("loops-h200", "compiled : vkrnn"):
+        found.setdefault(row["T,N,H"].partition(" ")[0], []).append(row)
+    columns = ("loop : vkrnn", "compiled : vkrnn")
     table = [["T,N,H", "loop", "loop of a compiled cell"]]
-    rows = with_column("loops-h200", "compiled : vkrnn")
-    return table + [[row["T,N,H"], row["loop : vkrnn"], row["compiled : vkrnn"]] for row in rows]
+    for sizes, rows in found.items():
+        table.append([sizes, *(" / ".join(row[column] for row in rows) for column in columns)])
+    return table
 
 
 def gpus() -> Table:
@@ -200,9 +206,12 @@ def fused() -> Table:
         for row in rows:
             times.setdefault(row["row"], {})[row["contender"]] = row["ms"]
     table = [["row", "vkrnn, ms", "others, ms"]]
-    for name, found in times.items():
-        others = "; ".join(f"{other} {ms}" for other, ms in found.items() if other != "vkrnn")
-        table.append([name, found["vkrnn"], others])
+    for name, forward in times.items():
+        if not name.endswith(GRADIENTS):
+            training = times[name + GRADIENTS]
+            both = {who: f"{forward.get(who, '-')} / {training.get(who, '-')}" for who in (forward | training)}
+            others = "; ".join(f"{other} {ms}" for other, ms in both.items() if other != "vkrnn")
+            table.append([name, both["vkrnn"], others])
     return table
 
 
