@@ -184,19 +184,6 @@ def memory() -> Table:
     return table
 
 
-def options() -> Table:
-    """Return what options and a second direction cost."""
-    names = {
-        "vkrnn, options": "mask, lengths, peepholes and hard sigmoids together",
-        "vkrnn, bidirectional": "both directions",
-    }
-    table = [["LSTM and GRU, float32", "mean", "worst row"]]
-    for contender, name in names.items():
-        ratios = gpu_ratios("gpu-h200-options", contender)
-        table.append([name, ratios.mean, f"{ratios.worst}: {ratios.row}"])
-    return table
-
-
 def fused() -> Table:
     """Return layers with heads and resets beside fused kernels of other projects. A later run of a row replaces it."""
     times: dict[str, dict[str, str]] = {}
@@ -216,7 +203,7 @@ def fused() -> Table:
 
 
 TABLES: Mapping[str, Callable[[], Table]] = {
-    made.__name__: made for made in (cpu, gpu, layers, loops, gpus, memory, options, fused)
+    made.__name__: made for made in (cpu, gpu, layers, loops, gpus, memory, fused)
 }
 
 

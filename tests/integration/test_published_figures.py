@@ -43,11 +43,11 @@ def test_a_summary_is_that_of_its_rows() -> None:
 
 
 def test_figures_of_the_text_are_on_record() -> None:
-    """docs/numerics.md says how many answers are beyond the benchmark's limits."""
+    """bench/README.md says how many answers are beyond the benchmark's limits."""
     kinds = ("gpu-h200", "gpu-h200-tf32", "gpu-h200-float16", "gpu-h200-bfloat16", "gpu-h200-plain")
     lines = [line for kind in kinds for line in (RESULTS / f"{kind}.txt").read_text().splitlines()]
     wrong = [line for line in lines if line.startswith("WRONG")]
-    assert f"{len(wrong)} of 982 answers" in (ROOT / "docs" / "numerics.md").read_text()
+    assert f"{len(wrong)} of 982 answers" in (ROOT / "bench" / "README.md").read_text()
 
 
 def test_every_record_is_quoted() -> None:

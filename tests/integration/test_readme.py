@@ -139,15 +139,3 @@ def test_links_work() -> None:
                 target = page.parent / link if link else page
                 assert target.exists(), f"{page.name}: {link}"
                 assert not anchor or anchor in anchors(target), f"{page.name}: {link}#{anchor}"
-
-
-def test_quoted_tests_exist() -> None:
-    """A test that a page names before the link to its file is in that file."""
-    quoted = [
-        (page, name, page.parent / file)
-        for page in PAGES
-        for name, file in re.findall(r"`(\w+)` in \[\w+\.\w+\]\(([^)#]*)\)", page.read_text())
-    ]
-    assert quoted
-    for page, name, file in quoted:
-        assert name in file.read_text(), f"{page.name}: {name}"
