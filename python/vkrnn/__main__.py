@@ -11,7 +11,7 @@ import numpy as np
 
 from vkrnn import _core, demo
 from vkrnn._base.text import table
-from vkrnn._cli import bench, info, output, tune
+from vkrnn._cli import bench, info, output, pytorch, tune
 from vkrnn._cli.output import Progress, say
 from vkrnn._cli.sample import check_samples, table_of
 from vkrnn._device import tuning
@@ -25,10 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m vkrnn", description="Recurrent networks on the CPU and on GPUs.")
     parser.add_argument("--version", action="version", version=f"vkrnn {_core.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | tune | demo")
-    commands.add_parser("info", help="list versions, devices with their features, and why other devices are skipped")
+    about = commands.add_parser("info", help="list devices, why others are missing, and what to install")
+    about.add_argument("--details", action="store_true", help="print what a bug report needs")
     for name, text in (
         ("check", "compare all operations with the float64 reference; the status is 1 if any is wrong"),
-        ("bench", "time the cells, and NumPy and PyTorch (if installed) for comparison"),
+        ("bench", "time the cells, beside NumPy and PyTorch (if installed)"),
         ("tune", "time a device's strategies, and store the fastest for later calls"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo.run(options)
         return 0
     if options.command == "info":
-        say(*info.describe())
+        say(*(info.describe() if options.details else info.summarize()))
         return 0
     try:
         chosen = _devices(options.device)
@@ -88,16 +89,21 @@ def _time(chosen: Sequence[Device]) -> int:
     device = chosen[0]
     sizes = f"T = {bench.T}, N = {bench.N}, I = H = {bench.H}, float32"
     say(repr(device), f"{sizes}; milliseconds of the fastest call, and how much longer the median call took:")
+    torch = pytorch.find()
+    place = pytorch.prepare(torch, device)
     disturbed = False
-    rows: list[tuple[str, ...]] = [
-        ("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", "PyTorch (CPU)".ljust(14), "")
-    ]
+    ratios: dict[str, float] = {}
+    other = f"PyTorch ({place.upper()})".ljust(14)
+    rows: list[tuple[str, ...]] = [("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", other, "")]
     say(*table(rows))
-    for row in bench.run(device, Progress("bench")):
+    for row in bench.run(device, Progress("bench"), torch):
         times = ["-" if each is None else f"{each.minimum:.2f} +{each.spread:.0%}" for each in row.timings]
         rows[1:] = [(row.operation, *times, "disturbed" if row.disturbed else "")]
         say(table(rows)[1])
         disturbed = disturbed or row.disturbed
+        if row.ratio:
+            ratios[row.operation] = row.ratio
+    say(pytorch.compared(torch, place, ratios))
     if disturbed:
         say("Something else used the processors during the disturbed rows. End other programs, and run bench again.")
     return 0

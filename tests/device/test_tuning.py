@@ -18,7 +18,9 @@ import pytest
 import vkrnn
 from resident import position
 from vkrnn import __main__ as command_line
+from vkrnn._cli import pytorch
 from vkrnn._cli import tune as program
+from vkrnn._cli.measured import CELLS, PASSES, draw_calls
 from vkrnn._device import tuning
 
 SOURCE, WEIGHT = np.zeros((3, 2, 4), np.float32), np.zeros((4, 4), np.float32)
@@ -83,7 +85,7 @@ def test_a_device_reads_what_was_tuned(
     assert "single_gate_rnn forward float32 3,2,4,4" in shown
     assert "1000.000" in shown
     assert "500.000" in shown
-    assert "  2.00\n" in shown
+    assert "  2.00  " in shown
 
     tuned = strategy(vkrnn.Device(index))
     assert tuned == {**tuned, "schedule": "steps", "gemm": "register", **TUNED}
@@ -283,7 +285,7 @@ def test_every_pass_is_measured(index: int, capsys: pytest.CaptureFixture[str]) 
     """A real but very short measurement gives each call a row."""
     options = ["--sizes", "2,1,3,2", "--seconds", "0", "--schedules", "steps", "--gemms", "register"]
     assert tune(index, *options, "--cells", "gru", "--dtypes", "float16") == 0
-    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines() if " 2,1,3,2 " in line]
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines() if line.startswith("  gru ")]
     assert rows == [["gru", which, "float16"] for which in ("forward", "training", "gradients")]
 
 
@@ -291,3 +293,15 @@ def test_the_cpu_has_nothing_to_tune(capsys: pytest.CaptureFixture[str]) -> None
     """The command says so and returns 0."""
     assert command_line.main(["tune", "--device", "cpu ("]) == 0
     assert capsys.readouterr().out.endswith("The CPU has one strategy: there is nothing to tune.\n")
+
+
+def test_pytorch_makes_the_same_calls(torch: Any) -> None:
+    """The layer that stands beside a measured call has results of the same shapes, and none the GRU that it lacks."""
+    calls = draw_calls(2**30, list(CELLS), [(3, 2, 5, 4)], ["float32"], PASSES)
+    for label, call in calls:
+        assert call is not None
+        theirs = pytorch.resident_call(torch, call.cell, call.which, call.arguments, call.dtype, "cpu")
+        assert (theirs is None) == (call.cell in {"gru", "slstm"}), label
+        if theirs:
+            own, other = call.function(**call.arguments, device="cpu ("), theirs()
+            assert tuple(other[0].shape) == own[0].shape, label

@@ -18,7 +18,7 @@ import vkrnn
 from hidden import NO_GPU
 from vkrnn import __main__ as command_line
 from vkrnn import _core
-from vkrnn._cli import bench, output, tune
+from vkrnn._cli import bench, info, output, pytorch, tune
 from vkrnn._cli.sample import SAMPLES
 from vkrnn.checks import Comparison, Report
 
@@ -37,8 +37,43 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_info() -> None:
-    """It prints versions, the cache folder, and for each device what a bug report needs."""
-    done = run("info", VKRNN_NUM_THREADS="2")
+    """It prints one screen: each device, and each package that works with vkrnn, with its version if it is there."""
+    done = run("info")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"vkrnn {vkrnn.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}"
+    assert len(lines) <= 24 + len(vkrnn.devices())
+    assert max(map(len, lines)) <= 120
+    for device in vkrnn.devices():
+        assert any(line.startswith(f"  {device.index}  {device.name}  ") for line in lines)
+    found = {line.split()[0]: line.split()[1] for line in lines[lines.index("Other packages:") + 1 : -2]}
+    assert found == {name: info._package(name, "")[0] for name in info._PACKAGES}
+
+
+def test_info_about_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says why a GPU is missing, and what to install."""
+    monkeypatch.setattr(_core, "vulkan_problem", lambda: "")
+    monkeypatch.setattr(_core, "cuda_problem", lambda: "no CUDA driver (libcuda.so.1) was found")
+    monkeypatch.setattr(_core, "skipped_devices", lambda: [("Old GPU", "discrete_gpu", "no shaderInt64")])
+    monkeypatch.setattr(_core, "xla_handler", lambda: None)
+    monkeypatch.setattr(info, "_PACKAGES", {"no-such-package": "dreams"})
+    cpu = vkrnn.Device("cpu (")
+    monkeypatch.setattr(info, "devices", lambda: [cpu])
+    assert command_line.main(["info"]) == 0
+    text = capsys.readouterr().out
+    for expected in (
+        "  Vulkan: no GPU was found. If the machine has one, install its vendor's driver (Debian: apt install\n",
+        "  CUDA: no CUDA driver (libcuda.so.1) was found; for an NVIDIA GPU, install NVIDIA's driver\n",
+        "  Old GPU, discrete_gpu: no shaderInt64. A newer driver may help\n",
+        "  Direct calls from JAX's programs: build with XLA's headers (docs/jax.md)\n",
+        "  no-such-package  -  pip install no-such-package: for dreams\n",
+    ):
+        assert expected in text
+
+
+def test_the_details_of_info() -> None:
+    """They are versions, the cache folder, and for each device what a bug report needs."""
+    done = run("info", "--details", VKRNN_NUM_THREADS="2")
     assert done.returncode == 0, done.stderr
     text, lines = done.stdout, done.stdout.splitlines()
     assert lines[0].startswith(f"vkrnn {vkrnn.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}")
@@ -67,10 +102,14 @@ def test_info() -> None:
 @pytest.mark.usefixtures("vulkan_build")
 def test_info_without_a_driver() -> None:
     """It says what is missing and lists the CPU."""
-    done = run("info", **NO_GPU)
-    assert done.returncode == 0, done.stderr
-    assert "\n0: cpu (" in done.stdout
-    assert "\nVulkan: no Vulkan " in done.stdout
+    for details, device, problem in (
+        ([], "  0  cpu (", "  Vulkan: no Vulkan "),
+        (["--details"], "0: cpu (", "Vulkan: "),
+    ):
+        done = run("info", *details, **NO_GPU)
+        assert done.returncode == 0, done.stderr
+        assert f"\n{device}" in done.stdout
+        assert f"\n{problem}" in done.stdout
 
 
 def test_check() -> None:
@@ -149,7 +188,7 @@ def test_tune_skips_sizes_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     assert said[0] == "  lstm forward float32 2147483647,2147483647,2147483647,2147483647: does not fit this device"
 
 
-def info(stdout: int, shell: str = "", **environment: str) -> tuple[int, str]:
+def show_info(stdout: int, shell: str = "", **environment: str) -> tuple[int, str]:
     """Run ``info`` without drivers, with this standard output. Return its status and standard error."""
     arguments = [sys.executable, "-m", "vkrnn", "info"]
     done = subprocess.run(
@@ -168,18 +207,20 @@ def test_output_that_cannot_be_written() -> None:
     """A closed pipe, a full disk and a missing standard output give no traceback."""
     reader, writer = os.pipe()
     os.close(reader)
-    assert info(writer) == (1, "")
+    assert show_info(writer) == (1, "")
     os.close(writer)
-    assert info(subprocess.DEVNULL, ">&-") == (0, "")
+    assert show_info(subprocess.DEVNULL, ">&-") == (0, "")
     if Path("/dev/full").exists():
         message = f"standard output cannot be written to: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}\n"
-        assert info(subprocess.DEVNULL, ">/dev/full") == (1, message)
+        assert show_info(subprocess.DEVNULL, ">/dev/full") == (1, message)
 
 
 def test_a_terminal_with_a_small_character_set(tmp_path: Path) -> None:
     """Characters that it cannot show are escaped, also in folder names that are not UTF-8."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
-    done = run("info", **NO_GPU, PYTHONIOENCODING="ascii", VKRNN_CACHE_DIR=folder, VKRNN_GREETING="caf\u00e9")
+    done = run(
+        "info", "--details", **NO_GPU, PYTHONIOENCODING="ascii", VKRNN_CACHE_DIR=folder, VKRNN_GREETING="caf\u00e9"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert f"cache folder: {tmp_path}/caf\\udce9\n" in done.stdout
     assert "VKRNN_GREETING=caf\\xe9" in done.stdout
@@ -194,7 +235,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("command", "work"),
     [
-        ("info", "info.describe"),
+        ("info", "info.summarize"),
         ("check", "check_samples"),
         ("bench", "bench.run"),
         ("tune", "tune.tune"),
@@ -217,13 +258,13 @@ def test_an_interrupt(command: str, work: str) -> None:
 
 @pytest.mark.parametrize("disturbed", [False, True])
 def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, disturbed: bool) -> None:
-    """It prints one row per operation, forward and training, and says which ones were disturbed."""
+    """It prints one row per operation, forward and training, says which were disturbed, and compares with PyTorch."""
 
     def timed(call: Any, _: float) -> bench.Timing:
         call()
         return bench.Timing(1.0, 0.25, disturbed)
 
-    monkeypatch.setattr(bench, "_timed", timed)
+    monkeypatch.setattr(bench, "time_call", timed)
     assert command_line.main(["bench", "--device", "cpu ("]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = lines[3 : 3 + 2 * len(SAMPLES)]
@@ -236,7 +277,14 @@ def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         assert [each.strip() for each in times if each.strip()] in (["1.00 +25%"] * 3, ["1.00 +25%"] * 2 + ["-"])
         assert line.endswith("  disturbed") == disturbed
         assert len(line.rstrip()) == len(line) <= 120
-    assert lines[3 + len(rows) :] == (
+    summary = lines[3 + len(rows)]
+    if pytorch.find() is None:
+        assert summary.startswith("PyTorch is not installed (pip install torch)")
+    elif disturbed:
+        assert summary == "No undisturbed row compares with PyTorch."
+    else:
+        assert " takes 1.00 times as long as vkrnn (geometric mean of 6 undisturbed rows), at least 1.00" in summary
+    assert lines[4 + len(rows) :] == (
         ["Something else used the processors during the disturbed rows. End other programs, and run bench again."]
         * disturbed
     )
@@ -280,13 +328,16 @@ def test_bench_computes_what_pytorch_does(torch: Any) -> None:
     for sample in SAMPLES:
         given = sample.arguments(rng, bench.H, bench.H)
         name = sample.forward.__name__
-        if name not in bench._MODULES:  # PyTorch does not have the cell
+        known = "gru_reset_after" if name == "gru" else name
+        calls = pytorch.copied_calls(torch, known, source, upstream, "cpu")
+        if calls is None:  # PyTorch does not have the cell
+            assert name == "slstm"
             continue
+        one, two = calls
         forward, train = bench._calls(sample, sample.forward, sample.backward, source, upstream, given)
-        one, two = bench._torch_calls(torch, bench._MODULES[name], source, upstream)
         output: Any = forward()
         theirs: Any = one()
-        assert output.output.shape == tuple(theirs[0].shape)
+        assert output.output.shape == tuple(theirs.shape)
         gradients: Any = train()
         others: Any = two()
         assert gradients.source.shape == tuple(others[0].shape)

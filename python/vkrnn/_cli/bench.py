@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vkrnn import reference
+from vkrnn._cli import pytorch
 from vkrnn._cli.output import Progress
 from vkrnn._cli.sample import SAMPLES, Floats, Sample, time_calls
 from vkrnn.devices import Device
@@ -20,14 +19,12 @@ from vkrnn.devices import Device
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Row", "Timing", "run"]
+__all__ = ["Row", "Timing", "run", "time_call"]
 
 T, N, H = 64, 8, 128  # I = H
 _LEAST_CALLS = 5  # one that takes a hundred times as long as usual would show nothing by itself
 _USUAL_SPREAD = 0.5
 _USUAL_PREEMPTIONS = 50  # a second
-# PyTorch's modules, for the cells that it has.
-_MODULES = {"single_gate_rnn": "RNN", "lstm": "LSTM", "gru": "GRU"}
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,21 @@ class Row:
         """Whether one of the timings is."""
         return any(each is not None and each.disturbed for each in self.timings)
 
+    @property
+    def ratio(self) -> float | None:
+        """PyTorch's time over vkrnn's; None if there is none, or if something disturbed one of them."""
+        own, _, theirs = self.timings
+        if own is None or theirs is None or own.disturbed or theirs.disturbed:
+            return None
+        return theirs.minimum / own.minimum
 
-def run(device: Device, progress: Progress, *, seconds: float = 0.3) -> Iterator[Row]:
-    """Time each operation on the device and with the other libraries; NumPy is the float64 reference."""
-    torch = _torch()
+
+def run(device: Device, progress: Progress, torch: Any, *, seconds: float = 0.3) -> Iterator[Row]:
+    """Time each operation on the device and with the other libraries; NumPy is the float64 reference.
+
+    `torch` is the package, or None.
+    """
+    place = pytorch.prepare(torch, device)
     done = 0
     rng = np.random.default_rng(0)
     source, upstream = (rng.standard_normal((T, N, H), np.float32) for _ in range(2))
@@ -84,13 +92,13 @@ def run(device: Device, progress: Progress, *, seconds: float = 0.3) -> Iterator
             theirs = _calls(
                 sample, getattr(reference, name), getattr(reference, f"{name}_gradients"), source, upstream, given
             )
-            known = torch and name in _MODULES
-            others = _torch_calls(torch, _MODULES[name], source, upstream) if known else (None, None)
+            known = "gru_reset_after" if name == "gru" else name
+            others = pytorch.copied_calls(torch, known, source, upstream, place) or (None, None)
             for label, *calls in zip((name, f"{name} + gradients"), own, theirs, others, strict=True):
                 timings: list[Timing | None] = []
                 for library, call in zip(("vkrnn", "NumPy", "PyTorch"), calls, strict=True):
                     progress.show(done / (6 * len(SAMPLES)), f"{label}, {library}")
-                    timings.append(_timed(call, seconds) if call else None)
+                    timings.append(time_call(call, seconds) if call else None)
                     done += 1
                 progress.clear()
                 yield Row(label, tuple(timings))
@@ -111,34 +119,8 @@ def _calls(
     return lambda: forward(source, **given), train
 
 
-def _torch() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module("torch")
-    except ImportError:
-        return None
-
-
-def _torch_calls(
-    torch: Any, name: str, source: Floats, upstream: Floats
-) -> tuple[Callable[[], object], Callable[[], object]]:
-    layer = getattr(torch.nn, name)(H, H)
-    fed, above = torch.from_numpy(source).requires_grad_(), torch.from_numpy(upstream)
-
-    def forward() -> object:
-        with torch.no_grad():
-            return layer(fed)
-
-    def train() -> object:
-        output, _ = layer(fed)
-        return torch.autograd.grad(output, [fed, *layer.parameters()], above)
-
-    return forward, train
-
-
-def _timed(call: Callable[[], object], seconds: float) -> Timing:
-    """Time calls after the first, which warms up."""
+def time_call(call: Callable[[], object], seconds: float) -> Timing:
+    """Time calls for about this time, after a first one that warms up."""
     call()
     before = _preemptions()
     times = time_calls(call, seconds, least=_LEAST_CALLS)

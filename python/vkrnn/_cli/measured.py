@@ -29,8 +29,10 @@ PASSES = ("forward", "training", "gradients")
 
 @dataclass(frozen=True)
 class MeasuredCall:
-    """One of the calls that are measured, with everything that it needs except the device."""
+    """One of the calls that are measured: a pass of a cell, with everything that it needs except the device."""
 
+    cell: str
+    which: str
     function: Callable[..., Any]
     arguments: dict[str, Any]
     dtype: str
@@ -70,7 +72,7 @@ def draw_calls(
                         continue
                     function, arguments = passes[which]
                     cast = {key: _cast(value, dtype) for key, value in arguments.items()}
-                    yield label, MeasuredCall(function, cast, dtype)
+                    yield label, MeasuredCall(name, which, function, cast, dtype)
 
 
 def open_with(like: Device, strategy: Strategy) -> Device:

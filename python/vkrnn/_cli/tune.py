@@ -14,6 +14,8 @@ import numpy as np
 
 from vkrnn import _core
 from vkrnn._base.text import table
+from vkrnn._cli import pytorch
+from vkrnn._cli.bench import Timing, time_call
 from vkrnn._cli.measured import CELLS, PASSES, MeasuredCall, Strategy, draw_calls, open_with
 from vkrnn._cli.output import Progress
 from vkrnn._cli.sample import time_calls
@@ -62,7 +64,10 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
     """Measure the calls in `options` on the device, and store strategies that are faster than the default ones."""
     faster: list[tuning.Entry] = []
     as_fast: list[tuning.Entry] = []
-    rows = [("call", "default", "ms", "fastest", "ms", "ratio")]
+    torch = pytorch.find()
+    place = pytorch.prepare(torch, device)
+    ratios: dict[str, float] = {}
+    rows = [("call", "default", "ms", "fastest", "ms", "ratio", f"PyTorch ({place.upper()}), ms")]
     total = len(options.cells) * len(options.sizes) * len(options.dtypes) * len(options.passes)
     calls = draw_calls(device.memory_bytes, options.cells, options.sizes, options.dtypes, options.passes)
     for number, (label, call) in enumerate(calls):
@@ -76,10 +81,15 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
         times = [f"{1e3 * each.seconds:.3f}" for each in (found.default, found.fastest)]
         names = [_short(each.strategy) for each in (found.default, found.fastest)]
         ratio = found.default.seconds / found.fastest.seconds
-        rows.append((label, names[0], times[0], names[1], times[1], f"{ratio:.2f}"))
+        theirs = _time_pytorch(torch, call, place, options.seconds)
+        if theirs and not theirs.disturbed:
+            ratios[label] = theirs.minimum / (1e3 * found.fastest.seconds)
+        other = "-" if theirs is None else "disturbed" if theirs.disturbed else f"{theirs.minimum:.3f}"
+        rows.append((label, names[0], times[0], names[1], times[1], f"{ratio:.2f}", other))
     entries, path = tuning.merge(device.profile, faster, as_fast)
     for line in table(rows):
         say(line)
+    say(pytorch.compared(torch, place, ratios))
     say(f"{entries} calls are in {path}" if path else "no cache folder is known: nothing was stored")
 
 
@@ -240,6 +250,18 @@ def _times(call: Callable[[], object], device: Device, seconds: float) -> list[f
         device.synchronize()
 
     return time_calls(call_and_wait, seconds)
+
+
+def _time_pytorch(torch: Any, call: MeasuredCall | None, place: str, seconds: float) -> Timing | None:
+    """Time PyTorch's call after others that warm up; None if PyTorch cannot make it."""
+    try:
+        theirs = call and pytorch.resident_call(torch, call.cell, call.which, call.arguments, call.dtype, place)
+        if not theirs:
+            return None
+        time_calls(theirs, 0.0 if place == "cpu" else _WARM_UP)
+        return time_call(theirs, seconds)
+    except RuntimeError:  # too little memory, or a dtype that PyTorch does not compute there
+        return None
 
 
 def _sizes_of(strategy: Strategy, part: str, variants: Any) -> dict[str, int]:
