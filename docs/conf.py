@@ -42,7 +42,6 @@ extensions = [
     "numpydoc",
     "myst_nb",
     "sphinx_copybutton",
-    "sphinxcontrib.mermaid",
 ]
 
 copybutton_prompt_text = r">>> |\.\.\. "  # what is copied: the lines with prompts, without these
@@ -52,7 +51,6 @@ copybutton_selector = "div.highlight pre:not(.cell_output pre)"
 nb_execution_mode = "off"  # they are committed with their outputs
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath"]
-myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 3
 
 default_role = "py:obj"  # what docstrings have in single backquotes, if there is such a name

@@ -1,6 +1,6 @@
 """Recurrent layers on the CPU and on GPUs: MPSGraph's single-gate RNN, LSTM and GRU, with gradients.
 
-Calls take and return NumPy arrays. They run on the first of `devices()`: a GPU with a Vulkan driver, else the CPU.
+Calls take and return NumPy arrays. They run on the first of `devices()`: a GPU if there is one, else the CPU.
 
 >>> import numpy as np, vkrnn
 >>> source = np.zeros((5, 3, 8), np.float32)             # 5 time steps, batch of 3, 4 gates of 2 hidden units
