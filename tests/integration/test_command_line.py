@@ -46,7 +46,10 @@ def test_info() -> None:
     assert max(map(len, lines)) <= 120
     for device in vkrnn.devices():
         assert any(line.startswith(f"  {device.index}  {device.name}  ") for line in lines)
-    found = {line.split()[0]: line.split()[1] for line in lines[lines.index("Other packages:") + 1 : -2]}
+    found = {
+        line.split()[0]: line.split()[1]
+        for line in lines[lines.index("Other packages, each by `pip install`:") + 1 : -2]
+    }
     assert found == {name: info._package(name, "")[0] for name in info._PACKAGES}
 
 
@@ -66,7 +69,7 @@ def test_info_about_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         "  CUDA: no CUDA driver (libcuda.so.1) was found; for an NVIDIA GPU, install NVIDIA's driver\n",
         "  Old GPU, discrete_gpu: no shaderInt64. A newer driver may help\n",
         "  Direct calls from JAX's programs: build with XLA's headers (docs/jax.md)\n",
-        "  no-such-package  -  pip install no-such-package: for dreams\n",
+        "  no-such-package  missing  dreams\n",
     ):
         assert expected in text
 

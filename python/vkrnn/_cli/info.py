@@ -45,7 +45,7 @@ def summarize() -> Iterator[str]:
         yield from ("", "Missing:")
         for reason in missing:
             yield from textwrap.wrap(reason, _WIDTH, initial_indent="  ", subsequent_indent="    ")
-    yield from ("", "Other packages:")
+    yield from ("", "Other packages, each by `pip install`:")
     yield from table([(name, *_package(name, purpose)) for name, purpose in _PACKAGES.items()])
     yield from ("", "python -m vkrnn info --details prints all that a bug report needs.")
 
@@ -84,7 +84,7 @@ def _package(name: str, purpose: str) -> tuple[str, str]:
     try:
         return version(name), purpose
     except PackageNotFoundError:
-        return "-", f"pip install {name}: for {purpose}"
+        return "missing", purpose
 
 
 def describe() -> Iterator[str]:
