@@ -46,8 +46,10 @@ function(vkrnn_set_cpu_options target)
     endif()
     # The kernels fuse products and sums explicitly. If the compiler did it, too, it would do so in some copies of a
     # loop and not in others, and results would depend on how threads share the units.
-    # Some cells do not use all parameters. GCC wrongly reports arrays that vectors fill as uninitialized.
-    target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=off -Wno-unused-parameter -Wno-maybe-uninitialized)
+    # Some cells do not use all parameters. GCC wrongly reports arrays that vectors fill as uninitialized. For Clang, the
+    # last option about a warning counts, so the general ones come first.
+    target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:vkrnn_options,INTERFACE_COMPILE_OPTIONS> ${optimization}
+        -ffp-contract=off -Wno-unused-parameter $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_libraries(${target} PRIVATE vkrnn_options)
 endfunction()
 

@@ -1,40 +1,20 @@
 // Lists and opens all devices of the machine: GPUs, then the CPU itself, then Vulkan on the CPU.
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/reports.h"
+#include "base/system.h"
 #include "cpu/run/cpu_device.h"
 #include "cuda/run/cuda_devices.h"
 #include "vk/run/vulkan_devices.h"
 #include "vkrnn/costs.h"
 #include "vkrnn/device.h"
-#include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
 namespace {
-
-// Returns false if the machine certainly has no GPU, because a GPU always has a file in /dev. Querying the Vulkan
-// drivers takes much longer.
-bool may_have_gpu() {
-#ifdef __linux__
-    for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"})
-        if (environment_variable(variable)) return true;
-    std::error_code error;
-    for (const char* folder : {"/dev", "/dev/dri"})
-        for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-            const std::string name = entry.path().filename();
-            for (const char* gpu : {"renderD", "nvidia", "dxg", "kfd", "kgsl", "mali", "pvr"})
-                if (name.starts_with(gpu)) return true;
-        }
-    return false;
-#else
-    return true;
-#endif
-}
 
 // A device, and its position in its back end's own list.
 struct Entry {
@@ -64,7 +44,7 @@ void add_cuda(std::vector<Entry>& entries) {
 
 Listed list(bool complete) {
     Listed listed;
-    if (complete || may_have_gpu()) {
+    if (complete || system::may_have_gpu()) {
         try {
             for (Profile& profile : vk::list()) listed.entries.push_back({std::move(profile), listed.entries.size()});
             for (const SkippedDevice& device : vk::skipped())
@@ -94,7 +74,7 @@ std::string vulkan_problem() { return list(true).problem; }
 std::string cuda_problem() { return cuda::list().problem; }
 
 std::vector<SkippedDevice> skipped_devices(bool complete) {
-    if (!complete && !may_have_gpu()) return {};
+    if (!complete && !system::may_have_gpu()) return {};
     std::vector<SkippedDevice> skipped = cuda::list().skipped;
     try {
         for (SkippedDevice& device : vk::skipped()) skipped.push_back(std::move(device));

@@ -2,10 +2,12 @@
 // executable.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
+
+#include "base/system.h"
 
 namespace vkrnn::test {
 
@@ -45,15 +47,15 @@ public:
 
     static void* allocate(std::size_t bytes, std::size_t alignment) {
         if (!ignored() && fails()) throw std::bad_alloc();
-        const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
-        void* const data = alignment == 1 ? std::malloc(bytes == 0 ? 1 : bytes) : std::aligned_alloc(alignment, whole);
+        const std::size_t whole = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+        void* const data = system::allocate_memory(alignment, whole);
         if (data == nullptr) throw std::bad_alloc();
         if (!ignored()) ++existing_;
         return data;
     }
     static void release(void* data) noexcept {
         if (data != nullptr && !ignored()) --existing_;
-        std::free(data);
+        system::free_memory(data);
     }
 
 private:
@@ -79,14 +81,16 @@ private:
 
 }  // namespace vkrnn::test
 
-void* operator new(std::size_t bytes) { return vkrnn::test::Allocations::allocate(bytes, 1); }
+void* operator new(std::size_t bytes) {
+    return vkrnn::test::Allocations::allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return vkrnn::test::Allocations::allocate(bytes, static_cast<std::size_t>(alignment));
 }
 // The address sanitizer's default forms of these operators do not call the ones above.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
     try {
-        return vkrnn::test::Allocations::allocate(bytes, 1);
+        return vkrnn::test::Allocations::allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
     } catch (const std::bad_alloc&) {
         return nullptr;
     }

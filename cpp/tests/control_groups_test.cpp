@@ -1,6 +1,5 @@
 // Tests limits of control groups, read from a folder in place of the root of the file system.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "base/control_groups.h"
+#include "base/system.h"
 
 namespace vkrnn {
 namespace {
@@ -26,7 +26,7 @@ class ControlGroupsTest : public testing::Test {
 protected:
     void SetUp() override {
         const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
-        root_ = fs::temp_directory_path() / ("vkrnn-" + std::to_string(getpid()) + test->name());
+        root_ = fs::temp_directory_path() / ("vkrnn-" + std::to_string(system::process_id()) + test->name());
         write("proc/self/mountinfo", "21 1 8:1 / / rw,relatime - ext4 /dev/root rw\n");
     }
     void TearDown() override { fs::remove_all(root_); }

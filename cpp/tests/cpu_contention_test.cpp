@@ -1,8 +1,6 @@
 // Tests how calls notice contention, and what they do about it.
 #include <gtest/gtest.h>
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -220,6 +218,7 @@ TEST_F(ContendedTeam, NoticesMembersThatAreLateBetweenKernels) {
 
 // Other software occupies the processors: members may share one, and do not wait for each other.
 TEST_F(ContendedTeam, NoticesThatAMemberWaitsForAProcessor) {
+    if (system::kIsWindows) GTEST_SKIP() << "Windows has no precise clock of a thread's processor time";
     const Threads allowed(2);
     for (int call = 0; call < 4; ++call) {
         EXPECT_FALSE(contended()) << call;
@@ -232,6 +231,7 @@ TEST_F(ContendedTeam, NoticesThatAMemberWaitsForAProcessor) {
 }
 
 TEST_F(ContendedTeam, NoticesBusyThreadsOfItsProcess) {
+    if (system::kIsWindows) GTEST_SKIP() << "Windows has no precise clock of a thread's processor time";
     const Threads allowed(3);
     const auto lose = [&](std::chrono::milliseconds used_by_all) {
         unsigned size = 3;
@@ -250,23 +250,24 @@ TEST_F(ContendedTeam, NoticesBusyThreadsOfItsProcess) {
     expect_end();
 }
 
-int processors_of_this_thread() {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+unsigned processors_of_this_thread() {
+    const auto allowed = system::allowed_processors();
+    return allowed ? allowed->count() : 0;
 }
 
 TEST_F(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
-    const int all = processors_of_this_thread();
+    const unsigned all = processors_of_this_thread();
     const unsigned allowed = allowed_threads();
-    if (allowed == 1 || static_cast<int>(allowed) != all) GTEST_SKIP() << "needs all of several processors";
-    std::vector<int> counts(allowed), where(allowed);
+    if (allowed == 1 || allowed != all) GTEST_SKIP() << "needs all of several processors";
+    std::vector<unsigned> counts(allowed);
+    std::vector<int> where(allowed);
     const auto run = [&] {
         run_on_team(allowed, {}, [&](Member& member) {
             counts.at(member.rank()) = processors_of_this_thread();
-            where.at(member.rank()) = sched_getcpu();
+            where.at(member.rank()) = system::current_processor();
         });
     };
-    std::vector<int> one_each(allowed, 1);
+    std::vector<unsigned> one_each(allowed, 1);
     one_each.front() = all;
     pool_contention.note_own(Contention::Clock::now());
     run();
@@ -275,7 +276,7 @@ TEST_F(ContendedTeam, HasItsWorkersApartBesideThreadsOfItsProcess) {
     EXPECT_EQ(std::adjacent_find(where.begin() + 1, where.end()), where.end());
     pool_contention.end();
     run();
-    EXPECT_EQ(counts, std::vector<int>(allowed, all));
+    EXPECT_EQ(counts, std::vector<unsigned>(allowed, all));
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 // Tests the CPU device: whole calls, memory, cached prepacked weights, and calls that end early.
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -14,6 +11,7 @@
 #include "cpu/memory/cpu_memory.h"
 #include "cpu/run/cpu_device.h"
 #include "cpu_plans.h"
+#include "forks.h"
 #include "polls.h"
 #include "vkrnn/error.h"
 
@@ -191,7 +189,7 @@ TEST(Memory, KeepsUnusedPiecesUpToALimit) {
     EXPECT_GE(memory.unused(), 3 * kPiece);
     // The most recently freed piece is still kept.
     EXPECT_EQ(memory.take(kPiece).data, pieces.back().data);
-    std::free(pieces.back().data);  // NOLINT(cppcoreguidelines-no-malloc)
+    system::free_memory(pieces.back().data);
 }
 
 TEST(Memory, KeepsFewUnusedPiecesAndDropsLargeOnesLast) {
@@ -269,10 +267,10 @@ std::shared_ptr<const PrepackedCopy> keep(const std::shared_ptr<Memory>& memory,
 }
 
 // In a child forked while another thread allocated, AddressSanitizer of GCC 12 may wait for its own lock.
-#ifndef __SANITIZE_ADDRESS__
+#if defined(VKRNN_HAS_FORKS) && !defined(__SANITIZE_ADDRESS__)
 // Ends the child, with status 0 if it can use pieces that the parent's threads used at the time of the fork.
 [[noreturn]] void use_after_fork(const std::shared_ptr<Memory>& memory, HostStorage& storage) {
-    alarm(kHangs);
+    alarm(test::kHangs);
     const Lease lease(memory, 100);
     keep(memory, storage, {.offset = 0, .bytes = 8, .layout = {}});
     _exit(memory->held() == 0 ? 1 : 0);

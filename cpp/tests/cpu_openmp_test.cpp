@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +12,8 @@
 #include <thread>
 
 #include "cpu/threads/contention.h"
-#include "cpu/threads/processor_time.h"
 #include "cpu_team.h"
+#include "forks.h"
 #include "polls.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -31,7 +29,7 @@ protected:
 #ifdef __SANITIZE_THREAD__
         GTEST_SKIP() << "ThreadSanitizer cannot follow the synchronization of an OpenMP library";
 #endif
-        setenv("OMP_WAIT_POLICY", "passive", 1);  // its threads use no processor after their work
+        test::set_variable("OMP_WAIT_POLICY", "passive");  // its threads use no processor after their work
         void* const library = dlopen(kLibrary, RTLD_LAZY);
         ASSERT_NE(library, nullptr) << "libgomp comes with GCC";
         set_threads_ = reinterpret_cast<void (*)(int)>(dlsym(library, "omp_set_num_threads"));
@@ -93,8 +91,8 @@ TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseOccupyTheProcessors) {
         openmp.enter();
         theirs = threads_of(3);
         run_on_team(3, {}, [](Member& /*member*/) {
-            const auto used = [] { return processor_time(CLOCK_THREAD_CPUTIME_ID).value(); };
-            for (const auto begun = used(); used() - begun < std::chrono::milliseconds(1);) continue;
+            const auto begun = system::thread_time();
+            while (system::thread_time() - begun < std::chrono::milliseconds(1)) continue;
         });
         OpenMP::leave();
         openmp_contention.end();  // other programs may have used the processors meanwhile
@@ -211,7 +209,7 @@ TEST_F(OnOpenMP, AChildForkedDuringACallLeavesTheRegion) {
     const test::PollsAlways polls;
     pid_t child = -1;
     const auto fork_once = [&] {
-        if (child == -1 && (child = fork()) == 0) alarm(kHangs);
+        if (child == -1 && (child = fork()) == 0) alarm(test::kHangs);
         return child > 0;  // the parent has seen enough
     };
     int code = 1;

@@ -1,38 +1,19 @@
-// Teams with any number of threads for CPU tests. Include it in one source of an executable.
+// Teams with any number of threads for CPU tests.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "base/system.h"
 #include "cpu/threads/team.h"
 #include "cpu/work/kernel.h"
-
-namespace vkrnn::cpu {
-
-inline unsigned pretended_processors = 0;
-
-// Seconds after which a forked child is taken to hang, on any machine. Pass it to alarm() in the child.
-constexpr unsigned kHangs = 600;
-
-}  // namespace vkrnn::cpu
-
-// Replaces the C library's function.
-extern "C" int sched_getaffinity(pid_t pid, std::size_t bytes, cpu_set_t* set) noexcept {
-    CPU_ZERO_S(bytes, set);  // the system call fills only a part of the set
-    if (vkrnn::cpu::pretended_processors == 0) return syscall(SYS_sched_getaffinity, pid, bytes, set) < 0 ? -1 : 0;
-    for (unsigned i = 0; i < vkrnn::cpu::pretended_processors; ++i) CPU_SET_S(i, bytes, set);
-    return 0;
-}
+#include "variables.h"
 
 namespace vkrnn::cpu {
 
@@ -40,12 +21,12 @@ namespace vkrnn::cpu {
 class Threads {
 public:
     explicit Threads(unsigned count) {
-        pretended_processors = count;
-        setenv("VKRNN_NUM_THREADS", std::to_string(count).c_str(), 1);
+        system::pretended_processors = count;
+        test::set_variable("VKRNN_NUM_THREADS", std::to_string(count));
     }
     ~Threads() {
-        pretended_processors = 0;
-        unsetenv("VKRNN_NUM_THREADS");
+        system::pretended_processors = 0;
+        test::set_variable("VKRNN_NUM_THREADS", std::nullopt);
     }
     Threads(const Threads&) = delete;
     Threads& operator=(const Threads&) = delete;
@@ -68,7 +49,7 @@ struct AlignedAllocator {
     template <class U>
     explicit AlignedAllocator(const AlignedAllocator<U>& /*other*/) {}
     T* allocate(std::size_t count) { return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{64})); }
-    void deallocate(T* p, std::size_t count) { ::operator delete (p, count * sizeof(T), std::align_val_t{64}); }
+    void deallocate(T* p, std::size_t /*count*/) { ::operator delete (p, std::align_val_t{64}); }
     bool operator==(const AlignedAllocator&) const = default;
 };
 template <class T>

@@ -1,9 +1,6 @@
 // Tests teams of threads.
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -14,6 +11,7 @@
 #include <thread>
 
 #include "cpu_team.h"
+#include "forks.h"
 #include "polls.h"
 #include "vkrnn/error.h"
 
@@ -176,6 +174,7 @@ TEST(Team, RoundsAsTheCallingThread) {
     }
 }
 
+#ifdef VKRNN_HAS_FORKS
 TEST(Team, AForkedChildRunsAlone) {
     const Threads allowed(3);
     if (members_of(3) == 1) GTEST_SKIP() << "needs more than one thread";
@@ -183,7 +182,7 @@ TEST(Team, AForkedChildRunsAlone) {
     for (const bool stops : {false, true}) {
         pid_t child = -1;
         const auto fork_once = [&] {
-            if (child == -1 && (child = fork()) == 0) alarm(kHangs);
+            if (child == -1 && (child = fork()) == 0) alarm(test::kHangs);
             return child == 0 && stops;
         };
         int code = 1;
@@ -205,6 +204,7 @@ TEST(Team, AForkedChildRunsAlone) {
         EXPECT_EQ(members_of(3), allowed_threads()) << "the next call";
     }
 }
+#endif
 
 TEST(Team, SharesTheProcessorsWithOtherCalls) {
     const Threads allowed(3);

@@ -1,13 +1,19 @@
 // Clocks that only a test moves. Include it in one source of an executable.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#ifdef _WIN32
+#define NOMINMAX
+#include <windows.h>
+#else
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <chrono>
 #include <ctime>
-#include <optional>
+#endif
 
 namespace vkrnn::test {
 
@@ -36,15 +42,14 @@ public:
     }
     static void pass(Duration time) { pass(time, time, time); }
 
-    // Returns what a clock shows to the calling thread, or nothing if it is not replaced.
-    static std::optional<Duration> read(clockid_t clock) {
-        const std::atomic<Duration::rep>* const own = clock == CLOCK_MONOTONIC            ? &time_
-                                                      : clock == CLOCK_THREAD_CPUTIME_ID  ? &thread_time_
-                                                      : clock == CLOCK_PROCESS_CPUTIME_ID ? &process_time_
-                                                                                          : nullptr;
-        if (own == nullptr || !active_) return std::nullopt;
+    enum class Kind { steady, thread, process };
+
+    // Returns what a clock shows to the calling thread, or nothing if the object does not live.
+    static std::optional<Duration> read(Kind clock) {
+        if (!active_) return std::nullopt;
+        const auto& own = clock == Kind::steady ? time_ : clock == Kind::thread ? thread_time_ : process_time_;
         static thread_local Duration::rep ahead = 0;
-        const Duration shown(*own + (ahead += 100));
+        const Duration shown(own + (ahead += 100));
         if (readings != nullptr) ++*readings;
         return shown;
     }
@@ -59,12 +64,38 @@ private:
 
 }  // namespace vkrnn::test
 
+#ifdef _WIN32
+
+// Replaces the system's function, which std::chrono calls through this pointer. system::thread_time() is the steady
+// clock, and system::process_time() is not replaced.
+extern "C" BOOL WINAPI read_fake_clock(LARGE_INTEGER* count) {
+    using Query = BOOL(WINAPI*)(LARGE_INTEGER*);
+    static const auto real =
+        reinterpret_cast<Query>(GetProcAddress(GetModuleHandleA("kernel32"), "QueryPerformanceCounter"));
+    const auto shown = vkrnn::test::FakeClock::read(vkrnn::test::FakeClock::Kind::steady);
+    if (!shown) return real(count);
+    LARGE_INTEGER a_second;
+    QueryPerformanceFrequency(&a_second);
+    count->QuadPart = shown->count() / (1'000'000'000 / a_second.QuadPart);
+    return TRUE;
+}
+extern "C" BOOL(WINAPI* const __imp_QueryPerformanceCounter)(LARGE_INTEGER*) = read_fake_clock;
+
+#else
+
 // Replaces the C library's function, which std::chrono calls.
 extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock, timespec* time) noexcept {
-    if (const auto shown = vkrnn::test::FakeClock::read(clock)) {
+    using vkrnn::test::FakeClock;
+    std::optional<FakeClock::Duration> shown;
+    if (clock == CLOCK_MONOTONIC) shown = FakeClock::read(FakeClock::Kind::steady);
+    if (clock == CLOCK_THREAD_CPUTIME_ID) shown = FakeClock::read(FakeClock::Kind::thread);
+    if (clock == CLOCK_PROCESS_CPUTIME_ID) shown = FakeClock::read(FakeClock::Kind::process);
+    if (shown) {
         constexpr auto kSecond = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
         *time = {static_cast<time_t>(shown->count() / kSecond), static_cast<long>(shown->count() % kSecond)};
         return 0;
     }
     return syscall(SYS_clock_gettime, clock, time) == 0 ? 0 : -1;
 }
+
+#endif

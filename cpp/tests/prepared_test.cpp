@@ -4,11 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+#include "variables.h"
 #include "vkrnn/error.h"
 #include "vkrnn/stream.h"
 
@@ -339,14 +339,14 @@ TEST(PreparedLayers, ReportAWrongNumberOfThreads) {
                           .last_hidden = results[1].data(),
                           .last_cell = results[2].data()};
     layers.run(call, {});
-    setenv("VKRNN_NUM_THREADS", "many", 1);
+    test::set_variable("VKRNN_NUM_THREADS", "many");
     try {
         layers.run(call, {});
         ADD_FAILURE() << "nothing was thrown";
     } catch (const DeviceError& error) {
         EXPECT_STREQ(error.what(), "[lstm] VKRNN_NUM_THREADS: expected a positive number, got 'many'");
     }
-    unsetenv("VKRNN_NUM_THREADS");
+    test::set_variable("VKRNN_NUM_THREADS", std::nullopt);
 }
 
 TEST(PreparedLayers, LeaveOtherCallsToRun) {

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "scale.h"
+#include "variables.h"
 #include "vk/device/physical_device.h"
 #include "vk/pipelines/compile.h"
 #include "vkrnn/error.h"
@@ -107,7 +108,7 @@ class Compiler {
 public:
     // Returns RADV's device of the family, if RADV is installed and knows the family.
     explicit Compiler(const std::string& family) {
-        setenv("RADV_FORCE_FAMILY", family.c_str(), 1);
+        test::set_variable("RADV_FORCE_FAMILY", family);
         const ApplicationInfo application{.apiVersion = VK_API_VERSION_1_3};
         instance_ = raii::Instance(loader_, InstanceCreateInfo{.pApplicationInfo = &application});
         for (const raii::PhysicalDevice& physical : instance_.enumeratePhysicalDevices()) {

@@ -1,14 +1,12 @@
 // Tests streams: they give the bits of a call step by step, and allocate and lock nothing.
 #include "vkrnn/stream.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <thread>
 
 #include "cpu/run/cpu_runner.h"
 #include "cpu_plans.h"
+#include "forks.h"
 #include "polls.h"
 #include "vkrnn/error.h"
 
@@ -253,7 +251,7 @@ TEST(Stream, AnInterruptedBlockLeavesTheStateThatItReset) {
 }
 
 // The child starts threads, which ThreadSanitizer and QEMU, under which tests for 64-bit ARM run, do not allow.
-#if !defined(__SANITIZE_THREAD__) && !defined(__aarch64__)
+#if defined(VKRNN_HAS_FORKS) && !defined(__SANITIZE_THREAD__) && !defined(__aarch64__)
 TEST(Stream, AChildForkedInABlockFinishesIt) {
     const test::PollsAlways polls;
     const cpu::Threads allowed(2);
@@ -265,7 +263,7 @@ TEST(Stream, AChildForkedInABlockFinishesIt) {
     stream.reset();
     pid_t child = -1;
     const auto fork_once = [&] {
-        if (child == -1 && (child = fork()) == 0) alarm(cpu::kHangs);
+        if (child == -1 && (child = fork()) == 0) alarm(test::kHangs);
         return false;
     };
     bool failed = false;

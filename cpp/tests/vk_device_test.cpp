@@ -3,11 +3,7 @@
 
 #include <fstream>
 
-#ifndef _WIN32
-#include <sys/wait.h>
-#include <unistd.h>
-#endif
-
+#include "forks.h"
 #include "vk/device/physical_device.h"
 #include "vk_plans.h"
 #include "vkrnn/environment.h"
@@ -133,7 +129,7 @@ TEST_F(PipelineCache, FollowsTheXdgSpecification) {
     EXPECT_EQ(cache_directory(), "/var/cache/vkrnn");
 }
 
-#ifndef _WIN32
+#ifdef VKRNN_HAS_FORKS
 TEST_F(Vulkan, AForkedChildNeedsItsOwnDevice) {
     const auto device = open_vulkan();
     expect_adds(*device, 100);

@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "variables.h"
 #include "vk/run/vulkan_devices.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
@@ -114,29 +115,6 @@ std::string message_of(const Function& function) {
     ADD_FAILURE() << "no exception was thrown";
     return {};
 }
-
-// Sets an environment variable during the object's lifetime.
-class Variable {
-public:
-    Variable(const char* name, const std::string& value) : name_(name) {
-        const char* old = std::getenv(name);
-        old_ = old != nullptr ? std::optional<std::string>(old) : std::nullopt;
-        setenv(name, value.c_str(), 1);
-    }
-    ~Variable() {
-        if (old_) {
-            setenv(name_, old_->c_str(), 1);
-        } else {
-            unsetenv(name_);
-        }
-    }
-    Variable(const Variable&) = delete;
-    Variable& operator=(const Variable&) = delete;
-
-private:
-    const char* name_;
-    std::optional<std::string> old_;
-};
 
 // Gives each test its own pipeline cache, and fails a test if the validation layers report something.
 class Vulkan : public testing::Test {

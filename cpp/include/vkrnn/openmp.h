@@ -48,7 +48,7 @@ private:
     int (*thread_number_)() = nullptr;
     int (*number_of_threads_)() = nullptr;
     int (*max_threads_)() = nullptr;
-    int process_;
+    long process_;
 };
 
 }  // namespace vkrnn

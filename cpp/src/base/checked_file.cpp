@@ -5,7 +5,7 @@
 #include <string>
 #include <system_error>
 
-#include "process_id.h"
+#include "system.h"
 
 namespace vkrnn {
 namespace {
@@ -47,7 +47,7 @@ bool write_checked(const std::filesystem::path& file, std::span<const std::byte>
         std::filesystem::create_directories(file.parent_path(), error);
         // Each process and thread has its own temporary file, because several may write at the same time.
         std::filesystem::path temporary = file;
-        temporary += '.' + std::to_string(process_id()) + '-' +
+        temporary += '.' + std::to_string(system::process_id()) + '-' +
                      std::to_string(reinterpret_cast<std::uintptr_t>(contents.data())) + ".tmp";
         const Prologue prologue{.bytes = contents.size(), .hash = fnv1a(contents)};
         std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);

@@ -2,8 +2,9 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <utility>
+
+#include "system.h"
 
 namespace vkrnn {
 namespace {
@@ -37,28 +38,8 @@ std::optional<std::string> environment_variable(const char* name) {
 }
 
 std::string cache_directory() {
-    const auto variable = [](const char* name) -> std::filesystem::path {
-        return environment_variable(name).value_or("");
-    };
-    if (const auto own = variable("VKRNN_CACHE_DIR"); !own.empty()) {
-        return own.string();
-    }
-#ifdef _WIN32
-    const auto local = variable("LOCALAPPDATA");
-    return local.empty() ? "" : (local / "vkrnn" / "Cache").string();
-#else
-    // The XDG specification says that relative paths are ignored.
-    if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) {
-        return (xdg / "vkrnn").string();
-    }
-#ifdef __APPLE__
-    constexpr const char* kCaches = "Library/Caches";
-#else
-    constexpr const char* kCaches = ".cache";
-#endif
-    const auto home = variable("HOME");
-    return home.empty() ? "" : (home / kCaches / "vkrnn").string();
-#endif
+    if (auto own = environment_variable("VKRNN_CACHE_DIR"); own && !own->empty()) return *own;
+    return system::cache_folder("vkrnn").string();
 }
 
 }  // namespace vkrnn

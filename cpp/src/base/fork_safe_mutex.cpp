@@ -1,10 +1,9 @@
 #include "fork_safe_mutex.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "system.h"
 #include "vkrnn/fork.h"
 
 namespace vkrnn {
@@ -34,7 +33,7 @@ Registry& registry() {
     static Registry* const instance = [] {
         auto* const made = new Registry;  // NOLINT(cppcoreguidelines-owning-memory)
         const auto unlock = [] { registry().unlock(); };
-        pthread_atfork([] { registry().lock(); }, unlock, unlock);
+        system::at_fork([] { registry().lock(); }, unlock, unlock);
         return made;
     }();
     return *instance;

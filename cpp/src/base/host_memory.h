@@ -5,8 +5,8 @@
 
 namespace vkrnn {
 
-// Returns the available bytes: the least of MemAvailable in /proc/meminfo and what is left of the limits of the
-// process's control groups and of the process itself (RLIMIT_AS, RLIMIT_DATA). UINT64_MAX if none can be read.
+// Returns the available bytes: what the system and what the process's control groups leave, whichever is less.
+// UINT64_MAX if neither can be read.
 std::uint64_t host_memory_available();
 
 }  // namespace vkrnn

@@ -1,7 +1,7 @@
 // Calls the caller's poll. It may run any code, such as signal handlers that fork the process.
 #pragma once
 
-#include "base/process_id.h"
+#include "base/system.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 
@@ -14,9 +14,9 @@ struct Forked {};
 // Throws Interrupted if the poll returns true, and Forked in a child that the poll has forked.
 inline void ask(const Poll& poll) {
     if (!poll) return;
-    const long process = process_id();
+    const long process = system::process_id();
     if (poll()) throw Interrupted();
-    if (process != process_id()) throw Forked();
+    if (process != system::process_id()) throw Forked();
 }
 
 }  // namespace vkrnn

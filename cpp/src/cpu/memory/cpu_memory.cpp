@@ -1,16 +1,15 @@
 #include "cpu/memory/cpu_memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <new>
+
+#include "base/system.h"
 
 namespace vkrnn::cpu {
 namespace {
 
-constexpr std::uint64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLarge = 1 << 20;
 // Up to this size the pool keeps every piece. Above it, the pool holds at most one and a half times the peak use: a
 // training step does not use all its pieces at once.
@@ -25,14 +24,10 @@ std::uint64_t rounded(std::uint64_t bytes) {
 
 // Returns null if the system has no memory.
 std::byte* allocate(std::uint64_t size) {
-    const std::uint64_t alignment = size >= kHugePage ? kHugePage : size >= kPage ? kPage : kAlignment;
+    const std::uint64_t alignment = size >= system::kHugePage ? system::kHugePage : size >= kPage ? kPage : kAlignment;
     const std::uint64_t whole = (size + alignment - 1) / alignment * alignment;
     if (whole < size) return nullptr;
-    void* const data = std::aligned_alloc(alignment, whole);  // NOLINT(cppcoreguidelines-no-malloc)
-#ifdef MADV_HUGEPAGE
-    if (data != nullptr && alignment == kHugePage) madvise(data, whole, MADV_HUGEPAGE);
-#endif
-    return static_cast<std::byte*>(data);
+    return static_cast<std::byte*>(system::allocate_memory(alignment, whole));
 }
 
 }  // namespace
@@ -102,7 +97,7 @@ void Memory::close() noexcept {
 Memory::Pieces::iterator Memory::drop(Pieces::iterator piece) noexcept {
     unused_bytes_ -= piece->bytes;
     held_ -= piece->bytes;
-    std::free(piece->data);  // NOLINT(cppcoreguidelines-no-malloc)
+    system::free_memory(piece->data);
     return unused_.erase(piece);
 }
 

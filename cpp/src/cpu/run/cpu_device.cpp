@@ -1,10 +1,8 @@
 #include "cpu/run/cpu_device.h"
 
-#include <unistd.h>
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <new>
 #include <string>
@@ -13,6 +11,7 @@
 #include "base/host_memory.h"
 #include "base/messages.h"
 #include "base/seconds.h"
+#include "base/system.h"
 #include "cpu/run/cpu_runner.h"
 #include "cpu/run/plan_work.h"
 #include "cpu/threads/team.h"
@@ -28,17 +27,6 @@ const std::string kArray = "[Array] ";
 constexpr std::uint64_t kMany = 64 << 20;
 // Smaller results for the host are allocated by NumPy.
 constexpr std::uint64_t kLeastForHost = 4096;
-
-std::string processor_name() {
-    std::ifstream file("/proc/cpuinfo");
-    for (std::string line; std::getline(file, line);) {
-        if (line.starts_with("model name")) {
-            const auto colon = line.find(": ");
-            if (colon != std::string::npos) return line.substr(colon + 2);
-        }
-    }
-    return "processor";
-}
 
 template <class Byte>
 std::byte* host_address(const TensorLocation<Byte>& operand) {
@@ -117,14 +105,14 @@ struct Changes {
 Profile profile() {
     const Target& target = chosen_target();
     Profile found;
-    found.name = "cpu (" + processor_name() + ")";
+    const std::string processor = system::processor_name();
+    found.name = "cpu (" + (processor.empty() ? "processor" : processor) + ")";
     found.backend = Backend::native;
     found.driver = "native";
     found.driver_version = std::string(target.name);
     found.type = DeviceType::cpu;
     found.subgroup_size = target.lanes;
-    found.memory_bytes =
-        static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    found.memory_bytes = system::physical_memory();
     found.max_allocation = std::uint64_t{1} << 47;
     found.unified_memory = true;
     found.float64 = true;

@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -11,6 +9,7 @@
 
 #include "base/control_groups.h"
 #include "base/fork_safe_mutex.h"
+#include "base/system.h"
 #include "cpu/threads/team.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
@@ -22,10 +21,7 @@ namespace {
 constexpr unsigned kNoLimit = std::numeric_limits<unsigned>::max();
 
 unsigned by_affinity() {
-#ifdef __linux__
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return static_cast<unsigned>(std::max(1, CPU_COUNT(&set)));
-#endif
+    if (const auto allowed = system::allowed_processors()) return std::max(1U, allowed->count());
     return std::max(1U, std::thread::hardware_concurrency());
 }
 

@@ -1,22 +1,15 @@
 #include "vkrnn/openmp.h"
 
-#include <dlfcn.h>
-#include <link.h>
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
-#include "cpu/threads/processor_time.h"
+#include "base/system.h"
 #include "cpu/threads/thread_pool.h"
 #include "vkrnn/error.h"
 
@@ -27,14 +20,14 @@ thread_local const OpenMP* entered = nullptr;
 
 template <class F>
 void find(void* library, const char* name, F*& function, const std::string& user) {
-    function = reinterpret_cast<F*>(dlsym(library, name));  // also searches the libraries that it depends on
+    function = reinterpret_cast<F*>(system::find_function(library, name));
     if (function == nullptr) throw DeviceError("the OpenMP library of " + user + " has no " + name);
 }
 
 // The second thread of the parallel regions that the calling thread runs: its CPU-time clock, and what the clock showed
 // at the last forget_work().
 struct SecondThread {
-    std::optional<clockid_t> clock;
+    std::optional<system::ThreadClock> clock;
     std::chrono::nanoseconds forgotten{0};
 };
 thread_local SecondThread second_thread;
@@ -48,17 +41,13 @@ struct Libraries {
 };
 
 Libraries list_libraries() {
+    static constexpr std::array<std::string_view, 3> kNames{"libgomp", "libomp", "libiomp5"};
     Libraries found;
-    const auto look = [](dl_phdr_info* info, std::size_t /*size*/, void* data) {
-        static constexpr std::array<std::string_view, 3> kNames{"libgomp", "libomp", "libiomp5"};
-        auto& libraries = *static_cast<Libraries*>(data);
-        libraries.loads = info->dlpi_adds;
-        const std::string_view path(info->dlpi_name), name = path.substr(path.rfind('/') + 1);
+    found.loads = system::visit_libraries([&](std::string_view path) {
+        const std::string_view name = path.substr(path.rfind('/') + 1);
         if (std::ranges::any_of(kNames, [&](std::string_view each) { return name.starts_with(each); }))
-            libraries.openmp.emplace_back(path);
-        return 0;
-    };
-    dl_iterate_phdr(look, &found);
+            found.openmp.emplace_back(path);
+    });
     return found;
 }
 
@@ -71,8 +60,8 @@ struct Region {
 
 }  // namespace
 
-OpenMP::OpenMP(const std::string& user) : process_(getpid()) {
-    void* const library = dlopen(user.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+OpenMP::OpenMP(const std::string& user) : process_(system::process_id()) {
+    void* const library = system::find_loaded_library(user);
     if (library == nullptr) throw DeviceError(user + " is not loaded");
     // The library is never closed: its threads run its code as long as the process lives.
     find(library, "GOMP_parallel", parallel_, user);
@@ -85,7 +74,9 @@ void OpenMP::enter() const { entered = this; }
 
 void OpenMP::leave() { entered = nullptr; }
 
-const OpenMP* OpenMP::current() { return entered != nullptr && entered->process_ == getpid() ? entered : nullptr; }
+const OpenMP* OpenMP::current() {
+    return entered != nullptr && entered->process_ == system::process_id() ? entered : nullptr;
+}
 
 const OpenMP* OpenMP::loaded() {
     // The parent may have used the library before anything looked for it here.
@@ -113,14 +104,13 @@ const OpenMP* OpenMP::loaded() {
 bool OpenMP::has_worked() const {
     SecondThread& second = second_thread;
     if (second.clock) {
-        const auto now = cpu::processor_time(*second.clock);
+        const auto now = system::read_clock(*second.clock);
         if (now) return *now - second.forgotten > kWork;
     }
     second.clock.reset();
-    std::optional<clockid_t> clock;
+    std::optional<system::ThreadClock> clock;
     const bool is_run = run(2, [&](unsigned rank) {
-        clockid_t own{};
-        if (rank == 1 && pthread_getcpuclockid(pthread_self(), &own) == 0) clock = own;
+        if (rank == 1) clock = system::clock_of_this_thread();
     });
     if (is_run) second.clock = clock;
     forget_work();
@@ -129,7 +119,7 @@ bool OpenMP::has_worked() const {
 
 void OpenMP::forget_work() {
     SecondThread& second = second_thread;
-    if (second.clock) second.forgotten = cpu::processor_time(*second.clock).value_or(second.forgotten);
+    if (second.clock) second.forgotten = system::read_clock(*second.clock).value_or(second.forgotten);
 }
 
 unsigned OpenMP::max_threads() const { return static_cast<unsigned>(std::max(1, max_threads_())); }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <ctime>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -12,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/system.h"
 #include "cpu/threads/contention.h"
 #include "cpu/threads/floating_point.h"
-#include "cpu/threads/processor_time.h"
-#include "cpu/threads/sleep.h"
+#include "cpu/threads/spin.h"
 #include "cpu/threads/thread_pool.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -49,9 +47,6 @@ struct NestedCall {
     NestedCall& operator=(const NestedCall&) = delete;
 };
 
-// Returns the processor time that the calling thread or the whole process has used. These clocks cannot fail.
-Clock::duration cpu_time(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) { return processor_time(clock).value_or(0ns); }
-
 }  // namespace
 
 class Team {
@@ -70,7 +65,7 @@ public:
     // must be using the processors. Begins a back-off period if so.
     bool backs_off(Clock::duration lost, Clock::duration taken) {
         if (own_ || !contention_.shows(lost, taken)) return false;
-        own_ = !begins_back_off(taken, process_time() - process_time_);
+        own_ = !begins_back_off(taken, system::process_time() - process_time_);
         return !own_;
     }
 
@@ -82,7 +77,7 @@ public:
         stopped_ = true;
         for (Barrier& barrier : barriers_) {
             barrier.round_.fetch_or(Barrier::kStopped);
-            wake_all(barrier.round_);
+            system::wake_all(barrier.round_);
         }
     }
 
@@ -116,9 +111,9 @@ public:
         try {
             std::optional<WithFloatModes> of_the_caller;
             if (rank != 0) of_the_caller.emplace(float_modes_);
-            const Clock::duration before = contended_ && rank != 0 ? cpu_time() : Clock::duration::zero();
+            const Clock::duration before = contended_ && rank != 0 ? system::thread_time() : Clock::duration::zero();
             body(member);
-            if (contended_ && rank != 0) used_by_rest_.fetch_add((cpu_time() - before).count());
+            if (contended_ && rank != 0) used_by_rest_.fetch_add((system::thread_time() - before).count());
         } catch (...) {
             fail(std::current_exception());
         }
@@ -129,17 +124,18 @@ public:
     // others, plus the time in which the first member needed a processor and had none.
     void account() const {
         const Clock::time_point now = Clock::now();
-        const Clock::duration taken = now - began_, used = size_ > 1 || contended_ ? cpu_time() - cpu_time_ : taken;
+        const Clock::duration taken = now - began_,
+                              used = size_ > 1 || contended_ ? system::thread_time() - cpu_time_ : taken;
         if (contended_) {
             const Clock::duration by_team = used + Clock::duration(used_by_rest_.load());
-            contention_.add_others(process_time() - process_time_ - by_team, taken, now);
+            contention_.add_others(system::process_time() - process_time_ - by_team, taken, now);
         }
         if (size_ == 1) return;
         Clock::duration lost{0};
         for (std::size_t i = 1; i < barriers_.size(); ++i) lost = std::max(lost, barriers_[i].lost_);
         lost += barriers_[0].lost_;
         lost += std::max(taken - used - rested_, Clock::duration::zero());
-        contention_.add(lost, taken, process_time() - process_time_, now);
+        contention_.add(lost, taken, system::process_time() - process_time_, now);
         if (contention_.shows({}, {})) begins_back_off({}, {});
     }
 
@@ -153,8 +149,6 @@ public:
     }
 
 private:
-    static Clock::duration process_time() { return cpu_time(CLOCK_PROCESS_CPUTIME_ID); }
-
     // Called when there is contention. Begins a back-off period and returns true, except if only threads of the process
     // itself compete with a team of the pool that may use all processors: run_on_team() then gives each thread a
     // processor of its own. `taken` and `used` are those of the current call, or 0 if add() has counted it already.
@@ -181,8 +175,8 @@ private:
     std::atomic<bool> stopped_ = false;
     bool interrupted_ = false;
     const Clock::time_point began_ = Clock::now();
-    const Clock::duration cpu_time_ = size_ > 1 || contended_ ? cpu_time() : Clock::duration::zero();
-    const Clock::duration process_time_ = size_ > 1 || contended_ ? process_time() : Clock::duration::zero();
+    const Clock::duration cpu_time_ = size_ > 1 || contended_ ? system::thread_time() : Clock::duration::zero();
+    const Clock::duration process_time_ = size_ > 1 || contended_ ? system::process_time() : Clock::duration::zero();
     std::atomic<Clock::rep> used_by_rest_ = 0;  // processor time of all members but the first
     Clock::duration rested_{0};                 // time in which the first member needed no processor
     Clock::time_point polled_ = began_;
@@ -221,7 +215,7 @@ Member Member::in_part(unsigned first, unsigned size) const {
 
 void Signal::notify() {
     word_.fetch_add(1);
-    if (sleepers_.load() != 0) wake_all(word_);
+    if (sleepers_.load() != 0) system::wake_all(word_);
 }
 
 bool Member::wait(Signal& signal, const std::function<bool()>& holds, Clock::duration spin) {
@@ -233,7 +227,7 @@ bool Member::wait(Signal& signal, const std::function<bool()>& holds, Clock::dur
         for (;;) {
             const std::uint32_t word = signal.word_.load();
             if (over()) break;
-            sleep_while(signal.word_, word, poll_interval);
+            system::sleep_while(signal.word_, word, poll_interval);
             if (rank_ == 0) team_.poll();
         }
         signal.sleepers_.fetch_sub(1);
@@ -253,17 +247,17 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
     struct Buffer {
         void* memory = nullptr;
         std::size_t size = 0;
-        ~Buffer() { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
+        ~Buffer() { system::free_memory(memory); }
     };
     static thread_local std::deque<std::array<Buffer, kScratchBuffers>>
         buffers;  // one element for each level of nested calls
     while (buffers.size() <= call_depth) buffers.emplace_back();
     Buffer& buffer = buffers[call_depth][number];
     if (buffer.size < bytes) {
-        std::free(buffer.memory);  // NOLINT(cppcoreguidelines-no-malloc)
+        system::free_memory(buffer.memory);
         buffer = {};
         buffer.size = (bytes + 4095) / 4096 * 4096;
-        buffer.memory = std::aligned_alloc(4096, buffer.size);  // NOLINT(cppcoreguidelines-no-malloc)
+        buffer.memory = system::allocate_memory(4096, buffer.size);
         if (buffer.memory == nullptr) {
             buffer.size = 0;
             throw std::bad_alloc();
@@ -277,7 +271,7 @@ std::uint32_t Barrier::arrive(unsigned members) {
     if (arrived_.fetch_add(1) + 1 == members) {
         arrived_.store(0, std::memory_order_relaxed);
         round_.fetch_add(kRound);
-        if (sleepers_.load() != 0) wake_all(round_);
+        if (sleepers_.load() != 0) system::wake_all(round_);
     }
     return round;
 }
@@ -317,7 +311,7 @@ unsigned Member::barrier(unsigned which, unsigned own, unsigned members, bool ma
         if (!spin_until(ended, limit)) {
             barrier.sleepers_.fetch_add(1);
             while (!ended()) {
-                sleep_while(barrier.round_, round, poll_interval);
+                system::sleep_while(barrier.round_, round, poll_interval);
                 if (rank_ == 0) team_.poll();
             }
             barrier.sleepers_.fetch_sub(1);

@@ -1,15 +1,11 @@
 #include "cpu/threads/thread_pool.h"
 
-#include <sched.h>
-
-#include <csignal>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
 
-#include "cpu/threads/sleep.h"
+#include "cpu/threads/spin.h"
 #include "vkrnn/poll_interval.h"
 
 namespace vkrnn::cpu {
@@ -27,7 +23,7 @@ constexpr auto kSpinForWorker = 20us;
 // for ever.
 std::atomic<Pool*> current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
 std::atomic<unsigned> forks_so_far = 0;
-[[maybe_unused]] const int new_pool_after_a_fork = pthread_atfork(nullptr, nullptr, [] {
+[[maybe_unused]] const bool new_pool_after_a_fork = system::at_fork(nullptr, nullptr, [] {
     ++forks_so_far;
     current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
 });
@@ -42,12 +38,12 @@ void Worker::run() {
     for (std::uint32_t last = 0;; ++last) {
         if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; }, kSpinForWork)) {
             sleeps_ = 1;
-            while (turn_.load() == last) sleep_while(turn_, last, 1h);
+            while (turn_.load() == last) system::sleep_while(turn_, last, 1h);
             sleeps_ = 0;
         }
         (*work_)(rank_);
         done_.store(last + 1);
-        if (waited_for_.load() != 0) wake_all(done_);
+        if (waited_for_.load() != 0) system::wake_all(done_);
     }
 }
 
@@ -55,7 +51,7 @@ void Worker::give(const std::function<void(unsigned)>& work, unsigned rank) {
     work_ = &work;
     rank_ = rank;
     turn_.fetch_add(1);
-    if (sleeps_.load() != 0) wake_all(turn_);
+    if (sleeps_.load() != 0) system::wake_all(turn_);
 }
 
 void Worker::wait(const std::function<bool()>& poll) {
@@ -63,7 +59,7 @@ void Worker::wait(const std::function<bool()>& poll) {
     if (spin_until([&] { return done_.load(std::memory_order_acquire) == wanted; }, kSpinForWorker)) return;
     waited_for_ = 1;
     for (std::uint32_t seen = done_.load(); seen != wanted; seen = done_.load()) {
-        sleep_while(done_, seen, poll_interval);
+        system::sleep_while(done_, seen, poll_interval);
         if (!poll()) break;
     }
     waited_for_ = 0;
@@ -113,22 +109,14 @@ std::size_t Pool::idle() {
 bool Pool::make() noexcept try {
     auto worker = std::make_unique<Worker>();
     if (idle_.capacity() == made_) idle_.reserve(2 * made_ + 8);
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     const auto body = [](void* self) -> void* {
         static_cast<Worker*>(self)->run();
         return nullptr;
     };
-    // Workers block all signals: the program's own threads handle them.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(&worker->handle_, &attributes, body, worker.get());
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_attr_destroy(&attributes);
-    if (failed != 0) return false;
-    sched_getaffinity(0, sizeof worker->affinity_, &worker->affinity_);
+    const auto thread = system::start_thread(body, worker.get());
+    if (!thread) return false;
+    worker->thread_ = *thread;
+    worker->processors_ = system::allowed_processors().value_or(system::Processors{});
     worker->number_ = made_++;
     idle_.push_back(worker.release());
     return true;
@@ -141,28 +129,28 @@ bool Pool::make() noexcept try {
 // when there were more processors may share one.
 void Pool::place(const std::vector<Worker*>& workers, bool apart) {
     if (workers.empty()) return;
-    cpu_set_t all;
-    if (sched_getaffinity(0, sizeof all, &all) != 0) return;
-    std::array<int, CPU_SETSIZE> processors{};
+    const auto all = system::allowed_processors();
+    if (!all) return;
+    std::array<std::size_t, system::Processors::kMost> numbers{};
     std::size_t count = 0;
-    for (int i = 0; i < CPU_SETSIZE && apart; ++i)
-        if (CPU_ISSET(i, &all)) processors.at(count++) = i;
-    const int callers = sched_getcpu();
+    for (std::size_t i = 0; i < numbers.size() && apart; ++i)
+        if (all->has(i)) numbers.at(count++) = i;
+    const int callers = system::current_processor();
     for (Worker* worker : workers) {
-        cpu_set_t target = all;
+        system::Processors target = *all;
         if (count != 0) {
-            const int own = processors.at((worker->number_ + 1) % count);
-            CPU_ZERO(&target);
-            CPU_SET(own == callers ? processors.front() : own, &target);
+            const std::size_t own = numbers.at((worker->number_ + 1) % count);
+            target = {};
+            target.add(static_cast<int>(own) == callers ? numbers.front() : own);
         }
-        if (CPU_EQUAL(&worker->affinity_, &target)) continue;
-        if (pthread_setaffinity_np(worker->handle_, sizeof target, &target) == 0) worker->affinity_ = target;
+        if (worker->processors_ == target) continue;
+        if (system::set_processors(worker->thread_, target)) worker->processors_ = target;
     }
 }
 
 bool fills_processors(unsigned threads) {
-    cpu_set_t all;
-    return sched_getaffinity(0, sizeof all, &all) == 0 && static_cast<unsigned>(CPU_COUNT(&all)) == threads;
+    const auto all = system::allowed_processors();
+    return all && all->count() == threads;
 }
 
 }  // namespace vkrnn::cpu

@@ -1,15 +1,14 @@
 // A pool of worker threads shared by all calls, which also limits how many threads are busy.
 #pragma once
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <vector>
+
+#include "base/system.h"
 
 namespace vkrnn::cpu {
 
@@ -32,8 +31,8 @@ private:
     const std::function<void(unsigned)>* work_ = nullptr;
     unsigned rank_ = 0;
     std::size_t number_ = 0;  // how many workers were created before it
-    pthread_t handle_{};
-    cpu_set_t affinity_{};
+    system::Thread thread_{};
+    system::Processors processors_;
 };
 
 // The idle workers, and how many threads of the process run calls.

@@ -1,8 +1,8 @@
 #include "cpu/work/split.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+
+#include "base/system.h"
 
 namespace vkrnn::cpu {
 namespace {
@@ -21,7 +21,7 @@ constexpr double kContendedThread = 1e6;  // if it has to wait for a processor f
 // Returns the bytes of weights that stay in a processor's own caches from step to step.
 double near_bytes() {
     static const double bytes = [] {
-        const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+        const std::uint64_t cache = system::second_level_cache();
         return 0.75 * static_cast<double>(cache > 0 ? cache : 512 << 10);
     }();
     return bytes;

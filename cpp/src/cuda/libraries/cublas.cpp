@@ -18,19 +18,17 @@ const LibraryKind& kind() {
         .purpose = "which computes products",
         .variable = "VKRNN_CUBLASLT",
         .packages = "pip install nvidia-cublas for a driver of CUDA 13, nvidia-cublas-cu12 for one of CUDA 12",
-#ifdef _WIN32
-        .files = {"cublasLt64_13.dll", "cublasLt64_12.dll"},
-        .is_it = [](const std::string& file) { return file.starts_with("cublasLt64_") && file.ends_with(".dll"); }
-#else
-        .files = {"libcublasLt.so.13", "libcublasLt.so.12"},
-        .is_it = [](const std::string& file) { return file.starts_with("libcublasLt.so"); }
-#endif
-    };
+        .files = system::kIsWindows ? std::vector<std::string>{"cublasLt64_13.dll", "cublasLt64_12.dll"}
+                                    : std::vector<std::string>{"libcublasLt.so.13", "libcublasLt.so.12"},
+        .is_it = [](const std::string& file) {
+            return system::kIsWindows ? file.starts_with("cublasLt64_") && file.ends_with(".dll")
+                                      : file.starts_with("libcublasLt.so");
+        }};
     return cublas;
 }
 
 Functions load(const std::string& path) {
-    void* const library = open_library(path);
+    void* const library = system::open_library(path);
     if (library == nullptr) throw std::runtime_error("it cannot be loaded");
     const auto find = [&](auto& function, const char* name) {
         using Type = std::remove_pointer_t<std::remove_reference_t<decltype(function)>>;

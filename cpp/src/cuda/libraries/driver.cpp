@@ -6,18 +6,14 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "base/process_id.h"
+#include "base/system.h"
 #include "cuda/libraries/library.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cuda {
 namespace {
 
-#ifdef _WIN32
-constexpr const char* kLibrary = "nvcuda.dll";
-#else
-constexpr const char* kLibrary = "libcuda.so.1";
-#endif
+constexpr const char* kLibrary = system::kIsWindows ? "nvcuda.dll" : "libcuda.so.1";
 
 constexpr Result kNoDevice = 100;
 // Errors after which a context runs nothing any more: illegal addresses and instructions, failed launches and others.
@@ -25,17 +21,18 @@ constexpr Result kSticky[] = {46, 214, 700, 702, 709, 710, 714, 715, 716, 717, 7
 
 struct Opened {
     Functions functions{};
-    long process = process_id();
+    long process = system::process_id();
     std::string problem;  // why there are no functions
 
     Opened() {
-        void* const library = open_library(kLibrary);
+        void* const library = system::open_library(kLibrary);
         if (library == nullptr) {
             problem = std::string("no CUDA driver (") + kLibrary + ") was found";
             return;
         }
         const auto find = [&](auto& function, const char* name) {
-            function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(find_function(library, name));
+            function =
+                reinterpret_cast<std::remove_reference_t<decltype(function)>>(system::find_function(library, name));
             if (function == nullptr && problem.empty())
                 problem = std::string("the CUDA driver is too old, it has no ") + name;
         };
@@ -114,14 +111,14 @@ const Opened& opened() {
 const Functions& driver() {
     const Opened& found = opened();
     if (!found.problem.empty()) throw DeviceError(found.problem);
-    if (found.process != process_id())
+    if (found.process != system::process_id())
         throw DeviceError("the CUDA driver was started before a fork, and cannot be used in the child");
     return found.functions;
 }
 
 const Functions* driver_to_clean_up() noexcept {
     const Opened& found = opened();
-    return found.problem.empty() && found.process == process_id() ? &found.functions : nullptr;
+    return found.problem.empty() && found.process == system::process_id() ? &found.functions : nullptr;
 }
 
 bool DriverError::loses_device() const { return std::ranges::find(kSticky, code) != std::end(kSticky); }

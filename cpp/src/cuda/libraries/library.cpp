@@ -11,12 +11,6 @@
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 
-#ifdef _WIN32
-#include <windows.h>
-#else
-#include <dlfcn.h>
-#endif
-
 namespace vkrnn::cuda {
 namespace {
 
@@ -38,11 +32,7 @@ void add_from(const fs::path& folder, const LibraryKind& kind, std::vector<std::
 // Returns what may be the library, best first.
 std::vector<std::string> candidates(const LibraryKind& kind) {
     if (const auto named = environment_variable(kind.variable); named && !named->empty()) return {*named};
-#ifdef _WIN32
-    constexpr const char* kPart = "bin";
-#else
-    constexpr const char* kPart = "lib";
-#endif
+    constexpr const char* kPart = system::kIsWindows ? "bin" : "lib";
     std::vector<std::string> found = kind.files;
     std::error_code error;
     for (const std::string& folder : folders)
@@ -52,18 +42,6 @@ std::vector<std::string> candidates(const LibraryKind& kind) {
 }
 
 }  // namespace
-
-#ifdef _WIN32
-void* open_library(const std::string& name) { return reinterpret_cast<void*>(LoadLibraryA(name.c_str())); }
-
-void* find_function(void* library, const char* name) {
-    return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
-}
-#else
-void* open_library(const std::string& name) { return dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL); }
-
-void* find_function(void* library, const char* name) { return dlsym(library, name); }
-#endif
 
 ForkSafeMutex& libraries_mutex() { return mutex; }
 

@@ -8,19 +8,14 @@
 #include <vector>
 
 #include "base/fork_safe_mutex.h"
+#include "base/system.h"
 
 namespace vkrnn::cuda {
-
-// Opens a library by a file name or a path. Returns null if there is none, or if it cannot be loaded.
-void* open_library(const std::string& name);
-
-// Returns the address of a library's function; null if it has none of this name.
-void* find_function(void* library, const char* name);
 
 // Returns a library's function, of type `Type`. Throws std::runtime_error if it has none of this name.
 template <class Type>
 Type* require_function(void* library, const char* name) {
-    auto* const function = reinterpret_cast<Type*>(find_function(library, name));
+    auto* const function = reinterpret_cast<Type*>(system::find_function(library, name));
     if (function == nullptr) throw std::runtime_error(std::string("it has no ") + name);
     return function;
 }

@@ -24,18 +24,12 @@ const LibraryKind& kind() {
         .purpose = "which compiles the kernels for CUDA",
         .variable = "VKRNN_NVRTC",
         .packages = "pip install nvidia-cuda-nvrtc for a driver of CUDA 13, nvidia-cuda-nvrtc-cu12 for one of CUDA 12",
-#ifdef _WIN32
-        .files = {"nvrtc64_130_0.dll", "nvrtc64_120_0.dll"},
-        .is_it =
-            [](const std::string& file) {
-                return file.starts_with("nvrtc64_") && file.ends_with(".dll") &&
-                       file.find("builtins") == std::string::npos;
-            }
-#else
-        .files = {"libnvrtc.so.13", "libnvrtc.so.12"},
-        .is_it = [](const std::string& file) { return file.starts_with("libnvrtc.so"); }
-#endif
-    };
+        .files = system::kIsWindows ? std::vector<std::string>{"nvrtc64_130_0.dll", "nvrtc64_120_0.dll"}
+                                    : std::vector<std::string>{"libnvrtc.so.13", "libnvrtc.so.12"},
+        .is_it = [](const std::string& file) {
+            if (!system::kIsWindows) return file.starts_with("libnvrtc.so");
+            return file.starts_with("nvrtc64_") && file.ends_with(".dll") && file.find("builtins") == std::string::npos;
+        }};
     return nvrtc;
 }
 
@@ -45,8 +39,9 @@ Nvrtc::Nvrtc(const std::string& path) {
     // It opens its part "builtins" by name, which only finds it beside itself if it is open already.
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(fs::path(path).parent_path(), error))
-        if (entry.path().filename().string().starts_with("libnvrtc-builtins.so")) open_library(entry.path().string());
-    library_ = open_library(path);
+        if (entry.path().filename().string().starts_with("libnvrtc-builtins.so"))
+            system::open_library(entry.path().string());
+    library_ = system::open_library(path);
     if (library_ == nullptr) throw std::runtime_error("it cannot be loaded");
     int major = 0, minor = 0;
     if (find<int(int*, int*)>("nvrtcVersion")(&major, &minor) != 0)

@@ -5,11 +5,11 @@
 #include <mutex>
 
 #include "base/abandon.h"
-#include "base/process_id.h"
+#include "base/system.h"
 
 namespace vkrnn::cuda {
 
-Memory::Memory(DeviceNumber device) : device_(device), process_(process_id()) {
+Memory::Memory(DeviceNumber device) : device_(device), process_(system::process_id()) {
     const Functions& cu = driver();
     check(cu.DevicePrimaryCtxRetain(&context_, device));
     try {
@@ -45,7 +45,7 @@ Memory::~Memory() {
     cu.DevicePrimaryCtxRelease(device_);
 }
 
-bool Memory::is_foreign() const { return process_ != process_id(); }
+bool Memory::is_foreign() const { return process_ != system::process_id(); }
 
 Address Memory::allocate(std::uint64_t bytes, Stream stream) {
     const Functions& cu = driver();

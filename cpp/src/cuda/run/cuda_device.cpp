@@ -35,7 +35,7 @@ CudaDevice::CudaDevice(int ordinal, Profile profile, StrategyChoice fixed, Tunin
       profile_(std::move(profile)),
       fixed_(std::move(fixed)),
       tuning_(std::move(tuning)),
-      process_(process_id()) {
+      process_(system::process_id()) {
     try {
         DeviceNumber device = 0;
         check(driver().DeviceGet(&device, ordinal));
@@ -51,7 +51,7 @@ CudaDevice::~CudaDevice() { close(); }
 
 void CudaDevice::close() {
     closed_ = true;
-    if (process_ != process_id()) {
+    if (process_ != system::process_id()) {
         abandon(std::move(session_));
         return;
     }
@@ -82,7 +82,7 @@ std::shared_ptr<CudaDevice::Session> CudaDevice::usable_session(const std::strin
     const std::lock_guard lock(state_mutex_);
     if (closed_) throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");
     if (lost_) throw DeviceError(failure_);
-    if (process_ != process_id())
+    if (process_ != system::process_id())
         throw DeviceError(prefix +
                           "the device was opened in another process and cannot be used after a fork; CUDA works in "
                           "processes that are started anew");
@@ -222,7 +222,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
 }
 
 void CudaDevice::give_back(const Pending& pending) {
-    if (process_ != process_id()) return;
+    if (process_ != system::process_id()) return;
     const std::lock_guard lock(state_mutex_);
     for (const Event each : {pending.start, pending.end})
         if (each != Event{}) events_.push_back(each);
@@ -277,7 +277,7 @@ Statistics CudaDevice::statistics() const {
     std::shared_ptr<Session> session;
     Statistics statistics;
     try {
-        const bool usable = process_ == process_id() && memory;
+        const bool usable = process_ == system::process_id() && memory;
         const auto current = usable ? std::make_unique<Current>(memory->context()) : nullptr;
         {
             const std::lock_guard lock(state_mutex_);

@@ -3,19 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
 
-#ifndef _WIN32
-#include <pthread.h>
-#include <unistd.h>
-#endif
-
 #include "base/fork_safe_mutex.h"
 #include "base/reports.h"
+#include "base/system.h"
 #include "vk/device/physical_device.h"
 #include "vk/device/switches.h"
 #include "vkrnn/device.h"
@@ -75,20 +69,11 @@ raii::Context load() {
 std::atomic<bool> drivers_are_loaded = false;
 
 // Drivers register exit functions that wait for the driver's threads. A forked process has no such threads, so Mesa's
-// functions crash or hang there. Functions registered last run first, so a forked process registers one that ends the
-// process before the drivers' run. The fork hook is registered when the library is loaded: if a thread registered it
+// functions crash or hang there. The fork hook is registered when the library is loaded: if a thread registered it
 // later, a process forked at that moment would wait for the thread for ever.
-#ifdef __GLIBC__
-[[maybe_unused]] const int exit_is_left_to_the_parent = pthread_atfork(nullptr, nullptr, [] {
-    if (!drivers_are_loaded) return;
-    static_cast<void>(on_exit(
-        [](int status, void*) {
-            static_cast<void>(std::fflush(nullptr));
-            _exit(status);
-        },
-        nullptr));
+[[maybe_unused]] const bool exit_is_left_to_the_parent = system::at_fork(nullptr, nullptr, [] {
+    if (drivers_are_loaded) system::skip_exit_functions();
 });
-#endif
 
 // An outer mutex: while it is held, validation layers may report messages, which locks another mutex.
 ForkSafeMutex& mutex_of_the_loader =
@@ -115,7 +100,7 @@ int rank(DeviceType type) {
 
 ForkSafeMutex& loader_mutex() { return mutex_of_the_loader; }
 
-Context::Context() : process_(process_id()), loader_(load()) {
+Context::Context() : process_(system::process_id()), loader_(load()) {
     drivers_are_loaded = true;
     try {
         create_instance();
@@ -179,7 +164,7 @@ std::shared_ptr<const Context> Context::get() {
     // Never destroyed: see the header. After a fork, the parent's instance leaks, because it must not be used here.
     static auto* const current = new std::shared_ptr<const Context>;
     const std::lock_guard lock(loader_mutex());
-    if (*current && (*current)->process_ != process_id()) {
+    if (*current && (*current)->process_ != system::process_id()) {
         new std::shared_ptr<const Context>(std::move(*current));
         current->reset();
     }

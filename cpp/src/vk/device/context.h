@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/fork_safe_mutex.h"
-#include "base/process_id.h"
+#include "base/system.h"
 #include "vk/device/vulkan.h"
 #include "vkrnn/profile.h"
 

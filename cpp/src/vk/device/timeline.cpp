@@ -10,7 +10,7 @@
 namespace vkrnn::vk {
 
 Timeline::Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDevice::DeviceQueue& queue)
-    : device_(std::move(device)), queue_(queue), process_(process_id()) {
+    : device_(std::move(device)), queue_(queue), process_(system::process_id()) {
     const SemaphoreTypeCreateInfo type{.semaphoreType = SemaphoreType::eTimeline};
     semaphore_ = raii::Semaphore(device_->handle(), SemaphoreCreateInfo{.pNext = &type});
 }
@@ -50,7 +50,7 @@ void Timeline::wait(Point point, const Poll& poll) const {
 }
 
 void Timeline::settle(Point point) const noexcept {
-    if (process_ != process_id()) return;
+    if (process_ != system::process_id()) return;
     constexpr int kTries = 1000;
     constexpr auto kPause = std::chrono::milliseconds(10);
     for (int i = 0; i < kTries; ++i) {

@@ -12,12 +12,12 @@ PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::ui
     : Storage(bytes, lease.front().slice.host),
       pool_(std::move(pool)),
       lease_(std::move(lease)),
-      process_(process_id()),
+      process_(system::process_id()),
       used_(lease_.front().last_use),
       written_(lease_.front().last_use) {}
 
 PoolStorage::~PoolStorage() {
-    if (process_ == process_id()) {
+    if (process_ == system::process_id()) {
         if (uploads_) {
             uploads_->settle(uploaded_);  // rarely waits, because uploads are usually done
         }

@@ -30,12 +30,12 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
       workers_(workers),
       plan_(plan),
       host_waits_(host_waits),
-      process_(process_id()),
+      process_(system::process_id()),
       placements_(plan.buffers.size()),
       buffers_(plan) {}
 
 Binding::~Binding() {
-    if (process_ != process_id()) {
+    if (process_ != system::process_id()) {
         // A child forked by the call's poll must not use the driver, so the driver's objects leak.
         abandon(std::move(imports_));
         abandon(std::move(buffers_));

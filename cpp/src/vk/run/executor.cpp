@@ -40,7 +40,7 @@ Executor::Executor(SelectedDevice selected, StrategyChoice fixed, Tuning tuning)
     : profile_(selected.candidate.profile),
       fixed_(std::move(fixed)),
       tuning_(std::move(tuning)),
-      process_(process_id()),
+      process_(system::process_id()),
       session_(std::make_shared<Session>(std::move(selected))),
       pool_(session_->pools.device),
       results_(session_->pools.results) {}
@@ -48,7 +48,7 @@ Executor::Executor(SelectedDevice selected, StrategyChoice fixed, Tuning tuning)
 Executor::~Executor() { close(); }
 
 void Executor::close() {
-    if (process_ != process_id()) {
+    if (process_ != system::process_id()) {
         // After a fork, the driver's threads exist only in the parent. Destroying its objects here may hang, so they
         // leak.
         abandon(session_);
@@ -78,7 +78,7 @@ void Executor::check_usable(const std::string& prefix) const {
     if (lost_) {
         throw DeviceError(prefix + "the device was lost in an earlier call; open a new vkrnn.Device");
     }
-    if (process_ != process_id()) throw_forked(prefix);
+    if (process_ != system::process_id()) throw_forked(prefix);
 }
 
 std::shared_ptr<Session> Executor::usable_session(const std::string& prefix) const {
@@ -124,7 +124,7 @@ void Executor::wait_for(const Timeline& timeline, Point point, const std::string
 }
 
 void Executor::fail(const std::string& prefix) {
-    if (process_ != process_id()) {
+    if (process_ != system::process_id()) {
         try {
             throw;
         } catch (const Forked&) {
