@@ -5,9 +5,11 @@
 #include <chrono>
 #include <optional>
 
-#ifdef _WIN32
+#if defined(_WIN32)
 #define NOMINMAX
 #include <windows.h>
+#elif defined(__APPLE__)
+#include <ctime>
 #else
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -83,19 +85,32 @@ extern "C" BOOL(WINAPI* const __imp_QueryPerformanceCounter)(LARGE_INTEGER*) = r
 
 #else
 
-// Replaces the C library's function, which std::chrono calls.
-extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock, timespec* time) noexcept {
+#ifdef __APPLE__
+inline constexpr clockid_t kSteadyClock = CLOCK_MONOTONIC_RAW;
+inline int read_real_clock(clockid_t clock, timespec* time) {
+    const auto nanoseconds = clock_gettime_nsec_np(clock);
+    *time = {static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+    return 0;
+}
+#else
+inline constexpr clockid_t kSteadyClock = CLOCK_MONOTONIC;
+inline int read_real_clock(clockid_t clock, timespec* time) {
+    return syscall(SYS_clock_gettime, clock, time) == 0 ? 0 : -1;
+}
+#endif
+
+// Replaces the C library's function, which std::chrono calls. Its exceptions are specified as in the system's header.
+extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock, timespec* time) noexcept(
+    noexcept(clock_gettime(clock, time))) {
     using vkrnn::test::FakeClock;
     std::optional<FakeClock::Duration> shown;
-    if (clock == CLOCK_MONOTONIC) shown = FakeClock::read(FakeClock::Kind::steady);
+    if (clock == kSteadyClock) shown = FakeClock::read(FakeClock::Kind::steady);
     if (clock == CLOCK_THREAD_CPUTIME_ID) shown = FakeClock::read(FakeClock::Kind::thread);
     if (clock == CLOCK_PROCESS_CPUTIME_ID) shown = FakeClock::read(FakeClock::Kind::process);
-    if (shown) {
-        constexpr auto kSecond = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
-        *time = {static_cast<time_t>(shown->count() / kSecond), static_cast<long>(shown->count() % kSecond)};
-        return 0;
-    }
-    return syscall(SYS_clock_gettime, clock, time) == 0 ? 0 : -1;
+    if (!shown) return read_real_clock(clock, time);
+    constexpr auto kSecond = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
+    *time = {static_cast<time_t>(shown->count() / kSecond), static_cast<long>(shown->count() % kSecond)};
+    return 0;
 }
 
 #endif
