@@ -4,6 +4,7 @@
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
 # make xla     get XLA's headers, for JAX's programs, into build/xla
+# make windows macos  compile the core for these systems, and run the tests of the CPU for Windows under Wine
 # make wheel   build a wheel for this interpreter and Linux, into dist/
 # make sdist   pack the sources, into dist/
 # make format  format everything
@@ -31,7 +32,7 @@ BUILD_OPTIONS := $(if $(wildcard $(XLA)),$(WHEEL_OPTIONS),$(ALWAYS))
 export PYTHON
 
 .PHONY: demo test test-cpp test-python stress lint tidy format bench xla wheel sdist site notebooks clean
-.PHONY: tsan build-cpp need-build need-test need-ci
+.PHONY: tsan windows macos build-cpp need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -70,12 +71,13 @@ lint: $(VENV)/.dev need-ci
 	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/support/stubtest_allowlist.txt
 	clang-format --dry-run -Werror $(CPP)
 
-# Not part of lint, because it takes minutes. CPU kernels are left out, because Highway's vectors cause false reports.
+# Not part of lint, because it takes minutes. CPU kernels are left out, because Highway's vectors cause false reports,
+# and the sources for other systems.
 # Reading headers takes most of the time, so files are checked as one, except by checks of the main file only. Each
 # strategy is checked by itself, because their constants have the same names. Of the checks of one file, the analyzer
 # takes longest; `make tidy TIDY_ANALYZER=deep` lets it look further into calls.
 TIDY_ANALYZER := shallow
-TIDY_FILES := $(filter-out cpp/src/cpu/kernels/%,$(filter cpp/src/%.cpp,$(CPP)))
+TIDY_FILES := $(filter-out cpp/src/cpu/kernels/% cpp/src/base/system_macos.cpp cpp/src/base/system_windows.cpp,$(filter cpp/src/%.cpp,$(CPP)))
 TIDY_STRATEGIES := $(notdir $(patsubst %/,%,$(wildcard cpp/src/plan/*/)))
 TIDY_FILES_vulkan := $(wildcard cpp/src/vk/*/*.cpp)
 TIDY_FILES_core := $(filter-out $(TIDY_FILES_vulkan) $(wildcard cpp/src/plan/*/*.cpp),$(TIDY_FILES))
@@ -112,6 +114,9 @@ tsan: need-ci
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS)
 	ctest --preset tsan -j $(JOBS)
+
+windows macos: need-ci
+	sh .ci/cross $@
 
 format: $(VENV)/.dev need-ci
 	$(BIN)/ruff check --fix

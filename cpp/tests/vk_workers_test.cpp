@@ -2,7 +2,9 @@
 #include "vk/memory/workers.h"
 
 #include <gtest/gtest.h>
+#ifdef __linux__
 #include <sys/resource.h>
+#endif
 
 #include <atomic>
 #include <numeric>
