@@ -4,8 +4,9 @@
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
 # make xla     get XLA's headers, for JAX's programs, into build/xla
-# make wheel   build a wheel for this interpreter and Linux, into dist/
-# make sdist   pack the sources, into dist/
+# make sdist   pack the sources, the compiled shaders and headers that a build needs, into dist/
+# make wheels  build and test the wheels of a release, into dist/, for each Python that is there
+# make release build everything that a release uploads, and check it
 # make format  format everything
 # make site    build the documentation into build/site
 # make notebooks  run the notebooks and keep their outputs
@@ -24,14 +25,15 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src 
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 # The package is always built in one folder, so that everything is compiled once.
 ALWAYS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
-# A wheel has the handler for JAX's programs; other builds have it if `make xla` has got XLA's headers.
+# Packages have the handler for JAX's programs; other builds have it if `make xla` has got XLA's headers.
 XLA := $(CURDIR)/build/xla
-WHEEL_OPTIONS := $(ALWAYS) -C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA)
-BUILD_OPTIONS := $(if $(wildcard $(XLA)),$(WHEEL_OPTIONS),$(ALWAYS))
+BUILD_OPTIONS := $(ALWAYS) $(if $(wildcard $(XLA)),-C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA))
+# The programs that make packages.
+PACKAGERS := build/tools/.made
 export PYTHON
 
-.PHONY: demo test test-cpp test-python stress lint tidy format bench xla wheel sdist site notebooks clean
-.PHONY: tsan build-cpp need-build need-test need-ci
+.PHONY: demo test test-cpp test-python stress lint tidy format bench xla sdist wheels release site notebooks clean
+.PHONY: tsan build-cpp need-build need-test need-wheels need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -121,17 +123,16 @@ format: $(VENV)/.dev need-ci
 bench: $(VENV)/.demo
 	$(BIN)/python -m bench.cells $(BENCH_ARGS)
 
-# auditwheel tags the wheel for the oldest Linux that has its libraries, and fails if there is none.
-wheel: $(VENV)/.dev xla
-	rm -rf build/wheel dist/*.whl
-	$(BIN)/python -m build --wheel --no-isolation $(WHEEL_OPTIONS) --outdir build/wheel
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
-	$(BIN)/twine check --strict dist/*.whl
+sdist: need-build $(PACKAGERS) build/vulkan xla
+	sh .ci/sdist
 
-sdist: $(VENV)/.dev
-	rm -f dist/*.tar.gz
-	$(BIN)/python -m build --sdist --no-isolation
-	$(BIN)/twine check --strict dist/*.tar.gz
+# From the source package, so that the wheels show that it is complete.
+wheels: sdist need-wheels
+	sh .ci/wheels $(PYTHONS)
+	sh .ci/arm64
+
+release: wheels site
+	sh .ci/release
 
 # Warnings are errors, such as dead links and undocumented public names.
 site: $(VENV)/.site
@@ -157,10 +158,19 @@ $(VENV)/.%: $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-compile --no-build-isolation $(BUILD_OPTIONS) ".[$*]"
 	touch $@
 
+$(PACKAGERS): pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet --group sdist --group wheels
+	touch $@
+
+build/vulkan:
+	sh .ci/vulkan $@
+
 xla: $(XLA)
 
 $(XLA): | $(VENV)/.created
 	sh .ci/xla $(BIN)/python $@
 
-need-test need-ci: need-%:
+need-build need-test need-wheels need-ci: need-%:
 	sh .ci/need $*
