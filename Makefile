@@ -5,8 +5,10 @@
 # make bench   run the benchmarks
 # make xla     get XLA's headers, for JAX's programs, into build/xla
 # make windows macos  compile the core for these systems, and run the tests of the CPU for Windows under Wine
-# make wheel   build a wheel for this interpreter and Linux, into dist/
-# make sdist   pack the sources, into dist/
+# make wheel   build a wheel for this interpreter and this Linux, into dist/
+# make sdist   pack the sources, the compiled shaders and headers that a build needs, into dist/
+# make wheels  build and test the wheels of a release, into dist/, for each Python that is there
+# make release build everything that a release uploads, and check it
 # make format  format everything
 # make site    build the documentation into build/site
 # make notebooks  run the notebooks and keep their outputs
@@ -25,14 +27,15 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src 
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 # The package is always built in one folder, so that everything is compiled once.
 ALWAYS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
-# A wheel has the handler for JAX's programs; other builds have it if `make xla` has got XLA's headers.
+# Packages have the handler for JAX's programs; other builds have it if `make xla` has got XLA's headers.
 XLA := $(CURDIR)/build/xla
-WHEEL_OPTIONS := $(ALWAYS) -C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA)
-BUILD_OPTIONS := $(if $(wildcard $(XLA)),$(WHEEL_OPTIONS),$(ALWAYS))
+BUILD_OPTIONS := $(ALWAYS) $(if $(wildcard $(XLA)),-C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA))
+# The programs that make packages.
+PACKAGERS := build/tools/.made
 export PYTHON
 
-.PHONY: demo test test-cpp test-python stress lint tidy format bench xla wheel sdist site notebooks clean
-.PHONY: tsan windows macos build-cpp need-build need-test need-ci
+.PHONY: demo test test-cpp test-python stress lint tidy format bench xla wheel sdist wheels release site notebooks clean
+.PHONY: tsan windows macos build-cpp need-build need-test need-windows need-wheels need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -115,7 +118,7 @@ tsan: need-ci
 	cmake --build --preset tsan -j $(JOBS)
 	ctest --preset tsan -j $(JOBS)
 
-windows macos: need-ci
+windows macos: need-windows $(PACKAGERS) build/vulkan
 	sh .ci/cross $@
 
 format: $(VENV)/.dev need-ci
@@ -126,17 +129,21 @@ format: $(VENV)/.dev need-ci
 bench: $(VENV)/.demo
 	$(BIN)/python -m bench.cells $(BENCH_ARGS)
 
-# auditwheel tags the wheel for the oldest Linux that has its libraries, and fails if there is none.
-wheel: $(VENV)/.dev xla
-	rm -rf build/wheel dist/*.whl
-	$(BIN)/python -m build --wheel --no-isolation $(WHEEL_OPTIONS) --outdir build/wheel
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
-	$(BIN)/twine check --strict dist/*.whl
+sdist: need-build $(PACKAGERS) build/vulkan xla
+	sh .ci/sdist
 
-sdist: $(VENV)/.dev
-	rm -f dist/*.tar.gz
-	$(BIN)/python -m build --sdist --no-isolation
-	$(BIN)/twine check --strict dist/*.tar.gz
+# From the folder of the other builds, so that nothing is compiled again.
+wheel: $(VENV)/.dev xla
+	rm -f dist/*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(BUILD_OPTIONS) .
+
+# From the source package, so that the wheels show that it is complete.
+wheels: sdist need-wheels
+	sh .ci/wheels $(PYTHONS)
+	sh .ci/arm64
+
+release: wheels site
+	sh .ci/release
 
 # Warnings are errors, such as dead links and undocumented public names.
 site: $(VENV)/.site
@@ -162,10 +169,19 @@ $(VENV)/.%: $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-compile --no-build-isolation $(BUILD_OPTIONS) ".[$*]"
 	touch $@
 
+$(PACKAGERS): pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet --group sdist --group wheels
+	touch $@
+
+build/vulkan:
+	sh .ci/vulkan $@
+
 xla: $(XLA)
 
 $(XLA): | $(VENV)/.created
 	sh .ci/xla $(BIN)/python $@
 
-need-test need-ci: need-%:
+need-build need-test need-windows need-wheels need-ci: need-%:
 	sh .ci/need $*

@@ -13,7 +13,7 @@
 #
 # Sources include each other by their path below <folder>, and the cell that a kernel is built for as chosen_cell.glsl.
 # Every kernel is compiled for Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels
-# that include it.
+# that include it. A source package has the compiled kernels in ${VKRNN_BUNDLED}/spirv.
 
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
@@ -21,6 +21,15 @@ set(VKRNN_WITHOUT_TENSORS convert factors matrix_table)
 
 # Compiles <source> into <stem>.spv and, as a C++ array `<kernel>`, into <stem>.h. Further arguments go to the compiler.
 function(vkrnn_compile_kernel kernel source folder stem)
+    set(bundled ${VKRNN_BUNDLED}/spirv/${kernel}.spv)
+    if(EXISTS ${bundled})
+        add_custom_command(
+            OUTPUT ${stem}.h
+            COMMAND ${CMAKE_COMMAND} -D SPIRV=${bundled} -D HEADER=${stem}.h -D NAME=${kernel} -P ${VKRNN_EMBED}
+            DEPENDS ${bundled} ${VKRNN_EMBED}
+            VERBATIM)
+        return()
+    endif()
     add_custom_command(
         OUTPUT ${stem}.spv ${stem}.h
         COMMAND ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} ${ARGN}
@@ -35,6 +44,10 @@ endfunction()
 
 # Sets <result> to whether the compiler and the Vulkan headers support matrix units.
 function(vkrnn_find_matrix_units result headers)
+    if(EXISTS ${VKRNN_BUNDLED}/spirv AND NOT VKRNN_TESTS)
+        set(${result} ON PARENT_SCOPE)  # .ci/sdist packs no others
+        return()
+    endif()
     set(probe ${CMAKE_CURRENT_BINARY_DIR}/matrix_units.comp)
     file(CONFIGURE OUTPUT ${probe} @ONLY CONTENT
 "#version 460

