@@ -244,14 +244,3 @@ def test_training_with_an_optimizer() -> None:
             optimizer.step()
         losses.append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def test_projections_are_refused() -> None:
-    """The constructor refuses them, and so does `convert` before it changes anything."""
-    text = "proj_size: expected 0, vkrnn has no projections; got 2"
-    with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.LSTM] {text}")):
-        ours.LSTM(3, 4, proj_size=2)
-    model = torch.nn.ModuleList([torch.nn.GRU(3, 4), torch.nn.LSTM(3, 4, proj_size=2)])
-    with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.convert] {text}")):
-        ours.convert(model)
-    assert type(model[0]) is torch.nn.GRU

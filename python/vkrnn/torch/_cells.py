@@ -14,6 +14,7 @@ from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._heads import require_divisors
+from vkrnn.torch._starts import Starts
 from vkrnn.torch._steps import Steps, step
 from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
@@ -25,7 +26,7 @@ _RNN_ROWS, _RNN_ROWS_WITH_GRADIENTS = 4, 32
 _LARGE = 90_000  # elements of weights
 
 
-class Cell(torch.nn.RNNCellBase):
+class Cell(Starts, torch.nn.RNNCellBase):
     """The base of the three modules."""
 
     # `convert` changes a module's class and calls no constructor. These are the values of a cell without options.
@@ -71,10 +72,11 @@ class Cell(torch.nn.RNNCellBase):
         """Draw all parameters as PyTorch does for a cell with as many units as a head has."""
         if not self._options:  # the descriptor may not be known yet
             super().reset_parameters()
-            return
-        limit = (self.hidden_size / self.descriptor.heads) ** -0.5
-        for parameter in self.parameters():
-            torch.nn.init.uniform_(parameter, -limit, limit)
+        else:
+            limit = (self.hidden_size / self.descriptor.heads) ** -0.5
+            for parameter in self.parameters():
+                torch.nn.init.uniform_(parameter, -limit, limit)
+        self._set_starts()
 
     def weights(self) -> list[Tensor]:
         """Return the matrices, and the biases and the peephole if there are any."""
@@ -206,7 +208,8 @@ class Cell(torch.nn.RNNCellBase):
 
     def extra_repr(self) -> str:
         """Return the arguments of the constructor that differ from the defaults."""
-        options = [f"{name}={own!r}" for name, (_, own) in self._beyond_torch().items()]
+        own = {name: own for name, (_, own) in self._beyond_torch().items()} | self._starts
+        options = [f"{name}={value!r}" for name, value in own.items()]
         return ", ".join([super().extra_repr(), *options])
 
     def __prepare_scriptable__(self) -> NoReturn:
@@ -227,6 +230,8 @@ class LSTMCell(Cell, torch.nn.LSTMCell):
     peephole : bool, default False
         Let all gates read the cell state. The cell gets a parameter ``peephole``, [4H], with gates in PyTorch's order
         i, f, g, o.
+    forget_bias : float, optional
+        As in `LSTM`.
     input_gate_activation, forget_gate_activation, cell_gate_activation, output_gate_activation, activation, \
 output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_clip, heads, input_heads
         As in `LSTM`.
@@ -263,6 +268,7 @@ output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_
         dtype: torch.dtype | None = None,
         *,
         peephole: bool = False,
+        forget_bias: float | None = None,
         input_gate_activation: ActivationLike = "sigmoid",
         forget_gate_activation: ActivationLike = "sigmoid",
         cell_gate_activation: ActivationLike = "tanh",
@@ -302,6 +308,7 @@ output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_
         if peephole:
             limit, weight = self.hidden_size**-0.5, self.weight_hh.new_empty(4 * self.hidden_size)
             self.peephole = torch.nn.Parameter(torch.nn.init.uniform_(weight, -limit, limit))
+        self._take_forget_bias("[vkrnn.torch.LSTMCell]", forget_bias)
 
 
 class GRUCell(Cell, torch.nn.GRUCell):

@@ -13,7 +13,7 @@ from vkrnn._base.warnings import warn_caller
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._cells import Cell, GRUCell, LSTMCell, RNNCell
 from vkrnn.torch._choice import Backend, checked_backend
-from vkrnn.torch._recurrent import Recurrent, require_no_projection
+from vkrnn.torch._recurrent import Recurrent
 
 __all__ = ["GRU", "LSTM", "RNN", "convert", "frozen", "revert"]
 
@@ -26,7 +26,8 @@ class LSTM(Recurrent, torch.nn.LSTM):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         As in ``torch.nn.LSTM``.
     proj_size : int, default 0
-        Must be 0.
+        As in ``torch.nn.LSTM``. The product of W_hh and the projection W_hr is made once in a call. Resets,
+        `recurrent_dropout`, `zoneout` and heads are refused beside it.
     peephole : bool, default False
         Let all gates read the cell state. Each layer and direction gets a parameter ``peephole_l0``, [4H], with gates
         in PyTorch's order i, f, g, o. It is the `peephole` of `vkrnn.lstm`.
@@ -34,6 +35,14 @@ class LSTM(Recurrent, torch.nn.LSTM):
         Probability of zeroing a unit of h[t-1] where it enters the recurrent product, in training only. A call draws
         one mask for each layer, direction and batch row, which holds for all steps and gates. Other units are divided
         by 1 - p. The cell state is not masked.
+    weight_dropout : float, default 0.0
+        Probability of zeroing an element of the recurrent weights, in training only. A call draws one mask for all
+        steps and rows, and divides other elements by 1 - p (DropConnect, as in AWD-LSTM).
+    forget_bias : float, optional
+        What `reset_parameters` gives the forget gates as the sum of their two biases, instead of random numbers.
+    learn_initial_state : bool, default False
+        Start from the parameters ``init_state`` and, in an LSTM, ``init_cell``, [L D, 1, H], which begin as zeros, in
+        calls without `hx`. With `proj_size`, ``init_state`` is [L D, 1, P].
     input_gate_activation, forget_gate_activation, cell_gate_activation, output_gate_activation, activation : \
 Activation or str or int
         Functions of the gates i, f, g and o, by default sigmoid, sigmoid, tanh and sigmoid, and of the new cell, by
@@ -62,7 +71,7 @@ Activation or str or int
     TypeError, ValueError
         If an argument has a wrong type or value.
     NotImplementedError
-        If `proj_size` is not 0.
+        If an option is refused beside `proj_size`.
 
     Examples
     --------
@@ -90,6 +99,9 @@ Activation or str or int
         *,
         peephole: bool = False,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        forget_bias: float | None = None,
+        learn_initial_state: bool = False,
         input_gate_activation: ActivationLike = "sigmoid",
         forget_gate_activation: ActivationLike = "sigmoid",
         cell_gate_activation: ActivationLike = "tanh",
@@ -110,7 +122,12 @@ Activation or str or int
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
         )
         self._take_options(
-            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout, "zoneout_cell": zoneout_cell},
+            {
+                "recurrent_dropout": recurrent_dropout,
+                "weight_dropout": weight_dropout,
+                "zoneout": zoneout,
+                "zoneout_cell": zoneout_cell,
+            },
             backend,
             {
                 "input_gate_activation": input_gate_activation,
@@ -133,6 +150,8 @@ Activation or str or int
             )
         if peephole:
             self._add_peepholes()
+        self._take_forget_bias("[vkrnn.torch.LSTM]", forget_bias)
+        self._take_initial_states("[vkrnn.torch.LSTM]", learn_initial_state, (proj_size or hidden_size, hidden_size))
 
 
 class GRU(Recurrent, torch.nn.GRU):
@@ -144,6 +163,10 @@ class GRU(Recurrent, torch.nn.GRU):
         As in ``torch.nn.GRU``.
     recurrent_dropout : float, default 0.0
         As in `LSTM`. The state that the update gate z hands on is not masked.
+    weight_dropout : float, default 0.0
+        As in `LSTM`.
+    learn_initial_state : bool, default False
+        As in `LSTM`.
     reset_after : bool, default True
         Multiply by the reset gate after the recurrent product of the candidate, as PyTorch does. With False, multiply
         before it, as in the paper by Cho et al. (2014). The candidate's two biases are then summed.
@@ -189,6 +212,8 @@ class GRU(Recurrent, torch.nn.GRU):
         dtype: torch.dtype | None = None,
         *,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        learn_initial_state: bool = False,
         reset_after: bool = True,
         flip_z: bool = False,
         update_gate_activation: ActivationLike = "sigmoid",
@@ -215,7 +240,7 @@ class GRU(Recurrent, torch.nn.GRU):
             dtype=dtype,
         )
         self._take_options(
-            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout},
+            {"recurrent_dropout": recurrent_dropout, "weight_dropout": weight_dropout, "zoneout": zoneout},
             backend,
             {
                 "reset_after": reset_after,
@@ -231,6 +256,7 @@ class GRU(Recurrent, torch.nn.GRU):
                 "input_heads": input_heads,
             },
         )
+        self._take_initial_states("[vkrnn.torch.GRU]", learn_initial_state, (hidden_size,))
 
 
 class RNN(Recurrent, torch.nn.RNN):
@@ -240,7 +266,9 @@ class RNN(Recurrent, torch.nn.RNN):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype
         As in ``torch.nn.RNN``.
-    recurrent_dropout : float, default 0.0
+    recurrent_dropout, weight_dropout : float, default 0.0, 0.0
+        As in `LSTM`.
+    learn_initial_state : bool, default False
         As in `LSTM`.
     activation : Activation or str or int, optional
         Function to use in place of `nonlinearity`. See `vkrnn.SingleGateRNNDescriptor`.
@@ -282,6 +310,8 @@ class RNN(Recurrent, torch.nn.RNN):
         dtype: torch.dtype | None = None,
         *,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        learn_initial_state: bool = False,
         activation: ActivationLike | None = None,
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
@@ -305,7 +335,7 @@ class RNN(Recurrent, torch.nn.RNN):
             dtype=dtype,
         )
         self._take_options(
-            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout},
+            {"recurrent_dropout": recurrent_dropout, "weight_dropout": weight_dropout, "zoneout": zoneout},
             backend,
             {
                 "activation": nonlinearity if activation is None else activation,
@@ -317,6 +347,7 @@ class RNN(Recurrent, torch.nn.RNN):
                 "input_heads": input_heads,
             },
         )
+        self._take_initial_states("[vkrnn.torch.RNN]", learn_initial_state, (hidden_size,))
 
 
 _OURS: dict[Any, Any] = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
@@ -342,8 +373,6 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool =
 
     Raises
     ------
-    NotImplementedError
-        If a module has a ``proj_size``. Then no module is changed.
     TypeError, ValueError
         If the model is no module, or if there is no such backend.
 
@@ -367,9 +396,6 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool =
     _require_module(model, "[vkrnn.torch.convert]")
     chosen = checked_backend(backend, "[vkrnn.torch.convert]")
     found = [module for module in model.modules() if _own_class(module) in _OURS]
-    for module in found:
-        if isinstance(module, torch.nn.RNNBase):
-            require_no_projection(module, "[vkrnn.torch.convert]")
     _warn_of_subclasses(model, "[vkrnn.torch.convert] left to PyTorch", ours=False)
     for module in found:
         _change_class(module, _OURS)
@@ -441,12 +467,14 @@ def revert(model: torch.nn.Module) -> Any:
     found = [module for module in model.modules() if _own_class(module) in _TORCHS]
     for module in found:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
+        if getattr(module, "learn_initial_state", False):
+            raise NotImplementedError("[vkrnn.torch.revert] learn_initial_state: PyTorch supports only False, got True")
     _warn_of_subclasses(model, "[vkrnn.torch.revert] left to vkrnn", ours=True)
     for module in found:
         if isinstance(module, Recurrent):
             module.set_frozen(False)
-        module.__dict__.pop("backend", None)
-        module.__dict__.pop("_steps", None)
+        for name in ("backend", "forget_bias", "_steps"):
+            module.__dict__.pop(name, None)
         _change_class(module, _TORCHS)
     return model
 
