@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
+from vkrnn.torch._classes import scriptable
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._starts import Starts
 from vkrnn.torch._steps import Steps, step
@@ -111,15 +112,9 @@ class Cell(Starts, torch.nn.RNNCellBase):
             results = steps.call(self, input, hx)
             if results is not None:
                 return results
-        where = f"[vkrnn.torch.{self.kind}Cell]"
         if isinstance(input, torch.fx.Proxy):
             return record_in_fx(self, input, hx, None if mask is None else {"mask": mask})
-        if is_recorded_by_torch():
-            self.require_torchs_options(f"{where} torch.jit.trace and torch.onnx.export:")
-            if mask is not None:
-                raise NotImplementedError(
-                    f"{where} torch.jit.trace and torch.onnx.export: mask: torch.nn.{self.kind}Cell supports only None"
-                )
+        if is_recorded_by_torch() and mask is None and not self._beyond_torch():
             return super().forward(input, hx)
         if mask is None and self._suits_torch(input):
             self._own_steps().leave(input, hx)
@@ -212,12 +207,9 @@ class Cell(Starts, torch.nn.RNNCellBase):
         options = [f"{name}={value!r}" for name, value in own.items()]
         return ", ".join([super().extra_repr(), *options])
 
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script."""
-        raise NotImplementedError(
-            f"[vkrnn.torch.{self.kind}Cell] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
-            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
-        )
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """Return what torch.jit.script compiles."""
+        return scriptable(self, f"[vkrnn.torch.{self.kind}Cell] torch.jit.script:")
 
 
 class LSTMCell(Cell, torch.nn.LSTMCell):

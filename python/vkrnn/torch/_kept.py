@@ -90,7 +90,6 @@ class Kept:
             or type(source) is not Tensor
             or module.batch_first
             or torch.is_grad_enabled()
-            or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
             or seen_by_others()
             or not self._is_for(module)
         ):

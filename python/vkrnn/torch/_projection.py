@@ -45,7 +45,7 @@ def run_projected(
             for each in (*module._weights(number), module._rows("weight_hr", number))  # noqa: SLF001
             if each is not None
         ]
-        inward, outward = weight_hh.chunk(D), others.pop().chunk(D)
+        inward, outward = (_halves(each, D) for each in (weight_hh, others.pop()))
         if h_0 is not None:
             firsts = [_in_first_step(state, output, lengths, reverse=d == 1) for d, state in enumerate(h_0[own])]
             output = torch.cat([output, *firsts], dim=-1)
@@ -59,6 +59,12 @@ def run_projected(
         last.append((torch.stack([each @ to.T for each, to in zip(s_n, outward, strict=True)]), c_n))
     h_n, c_n = (torch.cat(each) for each in zip(*last, strict=True))
     return output, (h_n, c_n)
+
+
+def _halves(weight: Tensor, D: int) -> list[Tensor]:
+    """Return the rows of each direction. ONNX's exporter computes slices of constants, but not chunks."""
+    rows = len(weight) // D
+    return [weight[d * rows : (d + 1) * rows] for d in range(D)]
 
 
 def _in_first_step(state: Tensor, source: Tensor, lengths: Tensor | None, *, reverse: bool) -> Tensor:

@@ -14,8 +14,10 @@ from vkrnn._interop.torch_tensors import to_array, to_tensor
 from vkrnn._ops.prepared import Prepared
 from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
 from vkrnn.torch._choice import choose
+from vkrnn.torch._classes import scriptable
 from vkrnn.torch._kept import Kept
 from vkrnn.torch._network import Inputs, compute_network, network
+from vkrnn.torch._onnx import require_peephole
 from vkrnn.torch._options import Options
 from vkrnn.torch._projection import run_projected
 from vkrnn.torch._repeated import RepeatedCalls
@@ -62,10 +64,6 @@ class Recurrent(Options):
         where = f"[vkrnn.torch.{self._name}]"
         if isinstance(input, torch.fx.Proxy):
             return record_in_fx(self, input, hx, dict(zip(_RESETS, resets, strict=True)))
-        if is_recorded_by_torch():
-            raise NotImplementedError(
-                f"{where} torch.jit.trace and torch.onnx.export: reset: torch.nn.{self._name} supports only None"
-            )
         self._require_tensors(input, hx)
         if self.proj_size:
             raise NotImplementedError(f"{where} reset: not with proj_size, got {self.proj_size}")
@@ -91,9 +89,11 @@ class Recurrent(Options):
             if isinstance(input, torch.fx.Proxy):
                 return record_in_fx(self, input, hx)
             if is_recorded_by_torch():
-                where = f"[vkrnn.torch.{self._name}] torch.jit.trace and torch.onnx.export:"
-                self.require_torchs_options(where, training=self.training)
-                return super().forward(input, hx)
+                is_onnx = torch.onnx.is_in_onnx_export()
+                if not (self._needs_vkrnn() or (is_onnx and self.proj_size)):
+                    return super().forward(input, hx)
+                if is_onnx and self.peephole:
+                    require_peephole(self)
         self._require_tensors(input, hx)
         if (input.data if isinstance(input, PackedSequence) else input).is_cuda:
             return self._compute_on_cuda(input, hx)
@@ -405,12 +405,9 @@ class Recurrent(Options):
         elif hx.dim() != wanted:
             raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
 
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which calls this method and would put its result into the caller's model."""
-        raise NotImplementedError(
-            f"[vkrnn.torch.{self._name}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
-            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
-        )
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """Return what torch.jit.script compiles."""
+        return scriptable(self, f"[vkrnn.torch.{self._name}] torch.jit.script:")
 
     def _warn_of_quantization(self, _config: Any) -> None:
         warnings.warn(

@@ -163,7 +163,6 @@ def _usual_states(module: Any, source: Any, hx: Any) -> tuple[Tensor, ...] | Non
         or source.dim() != 3
         or source.numel() == 0
         or torch.is_autocast_enabled("cuda")
-        or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
         or seen_by_others()
         or drops(module)
     ):
