@@ -278,6 +278,10 @@ def test_other_modules_of_torch(torch: Any) -> None:
     assert [layer.function for layer in from_torch(ours)] == [vkrnn.gru]
     with pytest.raises(NotImplementedError, match=re.escape("[from_torch] proj_size: expected 0, got 2")):
         from_torch(torch.nn.LSTM(3, 4, proj_size=2))
+    learns = importlib.import_module("vkrnn.torch").GRU(3, 4, learn_initial_state=True)
+    text = "[from_torch] learn_initial_state: expected False, got True; pass states in each call"
+    with pytest.raises(NotImplementedError, match=re.escape(text)):
+        from_torch(learns)
 
 
 @pytest.mark.usefixtures("torch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -60,35 +59,85 @@ def test_convert_and_back() -> None:
     assert np.array_equal(model(x).detach().numpy(), wanted)
 
 
-def warning_of(convert: Any, model: Any) -> str:
-    """Return the message of the only warning, which names this file, and check that no class has changed."""
-    kinds = [type(module) for module in model.modules()]
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        assert convert(model) is model
-    assert [type(module) for module in model.modules()] == kinds
-    (warning,) = shown
-    assert (warning.category, warning.filename) == (UserWarning, __file__)
-    return str(warning.message)
+class Mine(torch.nn.LSTM):  # type: ignore[misc]
+    """A user's LSTM."""
+
+    def forward(self, x: Any, hx: Any = None) -> Any:
+        """Double the output."""
+        output, last = super().forward(x, hx)
+        return 2 * output, last
 
 
-def test_subclasses_are_left_alone() -> None:
-    """They may compute something else, and a warning names them."""
+class Older(Mine):
+    """A subclass of a subclass, which says how it is drawn."""
 
-    class Mine(torch.nn.LSTM):  # type: ignore[misc]
-        """Another LSTM."""
+    def reset_parameters(self) -> None:
+        """Draw small parameters."""
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -0.1, 0.1)
+
+
+class MyCell(torch.nn.GRUCell):  # type: ignore[misc]
+    """A user's cell."""
+
+
+@pytest.mark.parametrize("kind", [Mine, Older])
+def test_subclasses(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a subclass overrides stays, and what it calls of PyTorch's class is computed by vkrnn."""
+    torch.manual_seed(2)
+    theirs, x = kind(3, 4, bidirectional=True), torch.rand(5, 2, 3)
+    mine = ours.convert(copy.deepcopy(theirs))
+    calls: list[Any] = []
+    compute = ours.LSTM._compute
+    monkeypatch.setattr(ours.LSTM, "_compute", lambda *given: calls.append(given) or compute(*given))
+    torch.testing.assert_close(mine(x), theirs(x))
+    assert calls
+    assert isinstance(mine, kind)
+    assert isinstance(mine, ours.LSTM)
+    assert type(mine).__name__ == kind.__name__
+    for again in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        assert type(again) is type(mine)
+        assert torch.equal(again(x)[0], mine(x)[0])
+    mine.reset_parameters()
+    assert (mine.weight_hh_l0.abs().max() <= 0.1) == (kind is Older)
+    compiled = torch.compile(mine, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), mine(x))
+    torch._dynamo.reset()
+    assert type(ours.convert(mine)) is type(mine)
+    calls.clear()
+    assert type(ours.revert(mine)) is kind
+    mine(x)
+    assert not calls
+
+
+def test_parametrized_subclasses() -> None:
+    """Parametrizations of a subclass and a user's cells are converted, too."""
+    theirs, x = parametrizations.weight_norm(Mine(3, 4), "weight_hh_l0"), torch.rand(5, 2, 3)
+    model = torch.nn.ModuleList([copy.deepcopy(theirs), MyCell(3, 4)])
+    assert ours.convert(model) is model
+    assert isinstance(model[0], ours.LSTM)
+    assert isinstance(model[1], ours.GRUCell)
+    assert isinstance(model[1], MyCell)
+    torch.testing.assert_close(model[0](x), theirs(x))
+    ours.revert(model)
+    assert not isinstance(model[0], ours.LSTM)
+    assert type(model[1]) is MyCell
+    torch.testing.assert_close(model[0](x), theirs(x))
+
+
+def test_subclasses_of_vkrnns_modules() -> None:
+    """`revert` leaves them alone, and a warning names them."""
 
     class Fast(ours.GRU):
         """A GRU of vkrnn's."""
 
-    ending = "because subclasses may compute something else:"
-    model = torch.nn.ModuleDict({"a": Mine(3, 4), "b": Fast(3, 4), "c": torch.nn.Linear(3, 4)})
-    model["d"] = parametrizations.weight_norm(Mine(3, 4), "weight_hh_l0")
-    assert (
-        warning_of(ours.convert, model) == f"[vkrnn.torch.convert] left to PyTorch, {ending} Mine at 'a', Mine at 'd'"
-    )
-    assert warning_of(ours.revert, model) == f"[vkrnn.torch.revert] left to vkrnn, {ending} Fast at 'b'"
-    assert warning_of(ours.convert, Mine(3, 4)) == f"[vkrnn.torch.convert] left to PyTorch, {ending} Mine"
+    model = torch.nn.ModuleDict({"a": Fast(3, 4), "b": ours.GRU(3, 4)})
+    expected = "[vkrnn.torch.revert] left to vkrnn, because they are subclasses of its modules: Fast at 'a'"
+    with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$") as shown:
+        ours.revert(model)
+    assert shown[0].filename == __file__
+    assert type(model["a"]) is Fast
+    assert type(model["b"]) is torch.nn.GRU
 
 
 class Halved(torch.nn.Module):  # type: ignore[misc]
@@ -194,28 +243,14 @@ def test_modules_parametrized_by_hooks(kind: str, way: str) -> None:
     agree(mine, theirs)
 
 
-@pytest.mark.filterwarnings("ignore:.*left to PyTorch:UserWarning")
 def test_the_log_says_what_was_converted(caplog: pytest.LogCaptureFixture) -> None:
-    """It has the number of modules, and the name of each one that is left, with the reason."""
-
-    class Mine(torch.nn.GRU):  # type: ignore[misc]
-        """Another GRU."""
-
-    class MyCell(torch.nn.LSTMCell):  # type: ignore[misc]
-        """Another cell."""
-
+    """It has the number of modules."""
     model = torch.nn.ModuleDict({"a": Model(), "b": Mine(3, 4), "c": MyCell(3, 4), "d": ours.RNN(3, 4)})
-    with pytest.warns(UserWarning, match="Mine at 'b', MyCell at 'c'$"):
-        ours.convert(model)
-    ours.convert(MyCell(3, 4))
+    ours.convert(model)
     ours.convert(model["a"])
     converted = "[vkrnn.torch.convert] modules converted:"
-    assert [message for message in caplog.messages if message.startswith(converted)] == [
-        f"{converted} 3, left to PyTorch: b (Mine: a subclass may compute something else); "
-        "c (MyCell: a subclass may compute something else)",
-        f"{converted} 0, left to PyTorch: the model (MyCell: a subclass may compute something else)",
-        f"{converted} 0, left to PyTorch: none",
-    ]
+    found = [message for message in caplog.messages if message.startswith(converted)]
+    assert found == [f"{converted} 5", f"{converted} 0"]
 
 
 @pytest.mark.parametrize("function", [ours.convert, ours.revert])
@@ -244,14 +279,3 @@ def test_training_with_an_optimizer() -> None:
             optimizer.step()
         losses.append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def test_projections_are_refused() -> None:
-    """The constructor refuses them, and so does `convert` before it changes anything."""
-    text = "proj_size: expected 0, vkrnn has no projections; got 2"
-    with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.LSTM] {text}")):
-        ours.LSTM(3, 4, proj_size=2)
-    model = torch.nn.ModuleList([torch.nn.GRU(3, 4), torch.nn.LSTM(3, 4, proj_size=2)])
-    with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.convert] {text}")):
-        ours.convert(model)
-    assert type(model[0]) is torch.nn.GRU

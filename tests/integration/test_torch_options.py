@@ -317,7 +317,8 @@ def test_every_option_of_the_descriptor(kind: str) -> None:
     found = inspect.signature(getattr(ours, kind)).parameters
     torchs = [name for name, parameter in found.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
     options = {field.name for field in fields(getattr(ours, kind)(I, H).descriptor)} - _OF_CALLS
-    beyond = {"recurrent_dropout", "zoneout", "backend"} | ({"peephole", "zoneout_cell"} if kind == "LSTM" else set())
+    beyond = {"recurrent_dropout", "weight_dropout", "learn_initial_state", "zoneout", "backend"}
+    beyond |= {"peephole", "zoneout_cell", "forget_bias"} if kind == "LSTM" else set()
     assert set(found) - set(torchs) == options | beyond
     given = [I, H, 2, *(["relu"] if kind == "RNN" else []), False, True, 0.25, True]
     device = {"device": "cpu", "dtype": torch.float64}

@@ -126,16 +126,23 @@ def test_jit_trace(kind: str) -> None:
 
 @every_kind
 def test_jit_script(kind: str) -> None:
-    """Scripting raises an error that says what to do, and leaves the model unchanged."""
+    """The scripted model has PyTorch's module on the same parameters. PyTorch puts it into the model, too."""
     model = ours.convert(torch.nn.Sequential(getattr(torch.nn, kind)(I, H)))
+    module, x = model[0], torch.rand(T, N, I)
     expected = (
-        f"[vkrnn.torch.{kind}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
-        "vkrnn.torch.revert(model) before, or use torch.jit.trace"
+        f"[vkrnn.torch.{kind}] torch.jit.script: a model that contains this module now has PyTorch's in its place, as "
+        "the scripted one has; call vkrnn.torch.convert(model) again"
     )
-    with pytest.raises(NotImplementedError, match=f"^{re.escape(expected)}$"):
-        torch.jit.script(model)
-    assert type(model[0]) is getattr(ours, kind)
-    assert torch.jit.script(ours.revert(model))(torch.rand(T, N, I))[0].shape == (T, N, H)
+    with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$"):
+        scripted = torch.jit.script(model)
+    torch.testing.assert_close(scripted(x), module(x))
+    assert type(model[0]) is getattr(torch.nn, kind)
+    assert type(module) is getattr(ours, kind)
+    assert model[0].weight_hh_l0 is module.weight_hh_l0
+    assert type(ours.convert(model)[0]) is getattr(ours, kind)
+    cell = getattr(ours, f"{kind}Cell")(I, H)
+    torch.testing.assert_close(torch.jit.script(cell)(x[0]), cell(x[0]))
+    assert type(cell) is getattr(ours, f"{kind}Cell")
 
 
 @every_kind

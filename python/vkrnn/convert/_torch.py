@@ -54,7 +54,7 @@ def from_torch(module: Any) -> list[Layer]:
     TypeError
         If it is another module, or a subclass with a ``forward`` of its own.
     NotImplementedError
-        If it has a ``proj_size``.
+        If it has a ``proj_size`` or learnt initial states.
 
     Examples
     --------
@@ -76,6 +76,10 @@ def from_torch(module: Any) -> list[Layer]:
         )
     if module.proj_size:
         raise NotImplementedError(f"[from_torch] proj_size: expected 0, got {module.proj_size}")
+    if getattr(module, "learn_initial_state", False):
+        raise NotImplementedError(
+            "[from_torch] learn_initial_state: expected False, got True; pass states in each call"
+        )
     suffixes = _SUFFIXES[: 1 + module.bidirectional]
 
     def weight(name: str, number: int) -> Array:

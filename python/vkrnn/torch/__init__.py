@@ -24,8 +24,9 @@ except ImportError as error:
 from vkrnn.torch import _compiling, _layer  # noqa: F401 - for torch.compile, and operators of earlier versions
 from vkrnn.torch._cells import GRUCell, LSTMCell, RNNCell
 from vkrnn.torch._choice import choices
+from vkrnn.torch._convert import convert, frozen, revert
 from vkrnn.torch._functions import gru, lstm, single_gate_rnn, slstm
-from vkrnn.torch._modules import GRU, LSTM, RNN, convert, frozen, revert
+from vkrnn.torch._modules import GRU, LSTM, RNN
 from vkrnn.torch._slstm import SLSTM
 
 __all__ = [

@@ -411,7 +411,12 @@ def requires_gradients(inputs: Sequence[Any]) -> bool:
 
 
 def first_with_gradients(inputs: Inputs) -> int:
-    """Return the first layer with gradients, or the number of layers if there is none."""
+    """Return the first layer with gradients, or the number of layers if there is none.
+
+    That is the first one for torch.jit.trace, which checks in torch.no_grad what it has recorded outside of it.
+    """
+    if torch.jit.is_tracing():
+        return 0
     if not torch.is_grad_enabled():
         return inputs.layers
     if requires_gradients((inputs.source, inputs.h_0, inputs.c_0, *inputs.resets)):

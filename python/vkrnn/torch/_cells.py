@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.descriptors import ActivationLike
 from vkrnn.torch._choice import Backend, checked_backend
+from vkrnn.torch._classes import scriptable
 from vkrnn.torch._heads import require_divisors
+from vkrnn.torch._starts import Starts
 from vkrnn.torch._steps import Steps, step
 from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
@@ -25,7 +27,7 @@ _RNN_ROWS, _RNN_ROWS_WITH_GRADIENTS = 4, 32
 _LARGE = 90_000  # elements of weights
 
 
-class Cell(torch.nn.RNNCellBase):
+class Cell(Starts, torch.nn.RNNCellBase):
     """The base of the three modules."""
 
     # `convert` changes a module's class and calls no constructor. These are the values of a cell without options.
@@ -71,10 +73,11 @@ class Cell(torch.nn.RNNCellBase):
         """Draw all parameters as PyTorch does for a cell with as many units as a head has."""
         if not self._options:  # the descriptor may not be known yet
             super().reset_parameters()
-            return
-        limit = (self.hidden_size / self.descriptor.heads) ** -0.5
-        for parameter in self.parameters():
-            torch.nn.init.uniform_(parameter, -limit, limit)
+        else:
+            limit = (self.hidden_size / self.descriptor.heads) ** -0.5
+            for parameter in self.parameters():
+                torch.nn.init.uniform_(parameter, -limit, limit)
+        self._set_starts()
 
     def weights(self) -> list[Tensor]:
         """Return the matrices, and the biases and the peephole if there are any."""
@@ -109,15 +112,9 @@ class Cell(torch.nn.RNNCellBase):
             results = steps.call(self, input, hx)
             if results is not None:
                 return results
-        where = f"[vkrnn.torch.{self.kind}Cell]"
         if isinstance(input, torch.fx.Proxy):
             return record_in_fx(self, input, hx, None if mask is None else {"mask": mask})
-        if is_recorded_by_torch():
-            self.require_torchs_options(f"{where} torch.jit.trace and torch.onnx.export:")
-            if mask is not None:
-                raise NotImplementedError(
-                    f"{where} torch.jit.trace and torch.onnx.export: mask: torch.nn.{self.kind}Cell supports only None"
-                )
+        if is_recorded_by_torch() and mask is None and not self._beyond_torch():
             return super().forward(input, hx)
         if mask is None and self._suits_torch(input):
             self._own_steps().leave(input, hx)
@@ -206,15 +203,13 @@ class Cell(torch.nn.RNNCellBase):
 
     def extra_repr(self) -> str:
         """Return the arguments of the constructor that differ from the defaults."""
-        options = [f"{name}={own!r}" for name, (_, own) in self._beyond_torch().items()]
+        own = {name: own for name, (_, own) in self._beyond_torch().items()} | self._starts
+        options = [f"{name}={value!r}" for name, value in own.items()]
         return ", ".join([super().extra_repr(), *options])
 
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script."""
-        raise NotImplementedError(
-            f"[vkrnn.torch.{self.kind}Cell] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
-            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
-        )
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """Return what torch.jit.script compiles."""
+        return scriptable(self, f"[vkrnn.torch.{self.kind}Cell] torch.jit.script:")
 
 
 class LSTMCell(Cell, torch.nn.LSTMCell):
@@ -227,6 +222,8 @@ class LSTMCell(Cell, torch.nn.LSTMCell):
     peephole : bool, default False
         Let all gates read the cell state. The cell gets a parameter ``peephole``, [4H], with gates in PyTorch's order
         i, f, g, o.
+    forget_bias : float, optional
+        As in `LSTM`.
     input_gate_activation, forget_gate_activation, cell_gate_activation, output_gate_activation, activation, \
 output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_clip, heads, input_heads
         As in `LSTM`.
@@ -263,6 +260,7 @@ output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_
         dtype: torch.dtype | None = None,
         *,
         peephole: bool = False,
+        forget_bias: float | None = None,
         input_gate_activation: ActivationLike = "sigmoid",
         forget_gate_activation: ActivationLike = "sigmoid",
         cell_gate_activation: ActivationLike = "tanh",
@@ -302,6 +300,7 @@ output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_
         if peephole:
             limit, weight = self.hidden_size**-0.5, self.weight_hh.new_empty(4 * self.hidden_size)
             self.peephole = torch.nn.Parameter(torch.nn.init.uniform_(weight, -limit, limit))
+        self._take_forget_bias("[vkrnn.torch.LSTMCell]", forget_bias)
 
 
 class GRUCell(Cell, torch.nn.GRUCell):

@@ -24,6 +24,7 @@ _settings = operator.attrgetter(
     "mode",
     "input_size",
     "hidden_size",
+    "proj_size",
     "num_layers",
     "bias",
     "batch_first",

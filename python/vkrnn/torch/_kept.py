@@ -43,6 +43,7 @@ class Kept:
         """Return whether the layers run in one call on the parameters themselves."""
         return (
             not drops(module)
+            and not module.proj_size
             and has_all_parameters(module)
             and all(
                 type(parameter) is torch.nn.Parameter and parameter.is_contiguous()
@@ -89,7 +90,6 @@ class Kept:
             or type(source) is not Tensor
             or module.batch_first
             or torch.is_grad_enabled()
-            or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
             or seen_by_others()
             or not self._is_for(module)
         ):
@@ -125,10 +125,11 @@ def has_all_parameters(module: Any) -> bool:
 
 
 def drops(module: Any) -> bool:
-    """Return whether a call has dropout or zoneout masks."""
+    """Return whether a call has dropout, of units or weights, or zoneout masks."""
     if module.zoneout or module.zoneout_cell:
         return True
-    return bool(module.training and (module.recurrent_dropout or (module.dropout and module.num_layers > 1)))
+    in_training = module.recurrent_dropout or module.weight_dropout
+    return bool(module.training and (in_training or (module.dropout and module.num_layers > 1)))
 
 
 def _prepare(module: Any, device: Device) -> Prepared:

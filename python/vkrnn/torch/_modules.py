@@ -1,21 +1,16 @@
-"""The modules, and the functions that convert a model."""
+"""The modules `LSTM`, `GRU` and `RNN`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch.nn.utils.parametrize import is_parametrized
 
-from vkrnn._base.warnings import warn_caller
 from vkrnn.descriptors import ActivationLike
-from vkrnn.torch._cells import Cell, GRUCell, LSTMCell, RNNCell
-from vkrnn.torch._choice import Backend, checked_backend
-from vkrnn.torch._recurrent import Recurrent, require_no_projection
+from vkrnn.torch._choice import Backend
+from vkrnn.torch._recurrent import Recurrent
 
-__all__ = ["GRU", "LSTM", "RNN", "convert", "frozen", "revert"]
+__all__ = ["GRU", "LSTM", "RNN"]
 
 
 class LSTM(Recurrent, torch.nn.LSTM):
@@ -26,7 +21,8 @@ class LSTM(Recurrent, torch.nn.LSTM):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         As in ``torch.nn.LSTM``.
     proj_size : int, default 0
-        Must be 0.
+        As in ``torch.nn.LSTM``. The product of W_hh and the projection W_hr is made once in a call. Resets,
+        `recurrent_dropout`, `zoneout` and heads are refused beside it.
     peephole : bool, default False
         Let all gates read the cell state. Each layer and direction gets a parameter ``peephole_l0``, [4H], with gates
         in PyTorch's order i, f, g, o. It is the `peephole` of `vkrnn.lstm`.
@@ -34,6 +30,14 @@ class LSTM(Recurrent, torch.nn.LSTM):
         Probability of zeroing a unit of h[t-1] where it enters the recurrent product, in training only. A call draws
         one mask for each layer, direction and batch row, which holds for all steps and gates. Other units are divided
         by 1 - p. The cell state is not masked.
+    weight_dropout : float, default 0.0
+        Probability of zeroing an element of the recurrent weights, in training only. A call draws one mask for all
+        steps and rows, and divides other elements by 1 - p (DropConnect, as in AWD-LSTM).
+    forget_bias : float, optional
+        What `reset_parameters` gives the forget gates as the sum of their two biases, instead of random numbers.
+    learn_initial_state : bool, default False
+        Start from the parameters ``init_state`` and, in an LSTM, ``init_cell``, [L D, 1, H], which begin as zeros, in
+        calls without `hx`. With `proj_size`, ``init_state`` is [L D, 1, P].
     input_gate_activation, forget_gate_activation, cell_gate_activation, output_gate_activation, activation : \
 Activation or str or int
         Functions of the gates i, f, g and o, by default sigmoid, sigmoid, tanh and sigmoid, and of the new cell, by
@@ -62,7 +66,7 @@ Activation or str or int
     TypeError, ValueError
         If an argument has a wrong type or value.
     NotImplementedError
-        If `proj_size` is not 0.
+        If an option is refused beside `proj_size`.
 
     Examples
     --------
@@ -90,6 +94,9 @@ Activation or str or int
         *,
         peephole: bool = False,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        forget_bias: float | None = None,
+        learn_initial_state: bool = False,
         input_gate_activation: ActivationLike = "sigmoid",
         forget_gate_activation: ActivationLike = "sigmoid",
         cell_gate_activation: ActivationLike = "tanh",
@@ -110,7 +117,12 @@ Activation or str or int
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
         )
         self._take_options(
-            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout, "zoneout_cell": zoneout_cell},
+            {
+                "recurrent_dropout": recurrent_dropout,
+                "weight_dropout": weight_dropout,
+                "zoneout": zoneout,
+                "zoneout_cell": zoneout_cell,
+            },
             backend,
             {
                 "input_gate_activation": input_gate_activation,
@@ -133,6 +145,8 @@ Activation or str or int
             )
         if peephole:
             self._add_peepholes()
+        self._take_forget_bias("[vkrnn.torch.LSTM]", forget_bias)
+        self._take_initial_states("[vkrnn.torch.LSTM]", learn_initial_state, (proj_size or hidden_size, hidden_size))
 
 
 class GRU(Recurrent, torch.nn.GRU):
@@ -144,6 +158,10 @@ class GRU(Recurrent, torch.nn.GRU):
         As in ``torch.nn.GRU``.
     recurrent_dropout : float, default 0.0
         As in `LSTM`. The state that the update gate z hands on is not masked.
+    weight_dropout : float, default 0.0
+        As in `LSTM`.
+    learn_initial_state : bool, default False
+        As in `LSTM`.
     reset_after : bool, default True
         Multiply by the reset gate after the recurrent product of the candidate, as PyTorch does. With False, multiply
         before it, as in the paper by Cho et al. (2014). The candidate's two biases are then summed.
@@ -189,6 +207,8 @@ class GRU(Recurrent, torch.nn.GRU):
         dtype: torch.dtype | None = None,
         *,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        learn_initial_state: bool = False,
         reset_after: bool = True,
         flip_z: bool = False,
         update_gate_activation: ActivationLike = "sigmoid",
@@ -215,7 +235,7 @@ class GRU(Recurrent, torch.nn.GRU):
             dtype=dtype,
         )
         self._take_options(
-            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout},
+            {"recurrent_dropout": recurrent_dropout, "weight_dropout": weight_dropout, "zoneout": zoneout},
             backend,
             {
                 "reset_after": reset_after,
@@ -231,6 +251,7 @@ class GRU(Recurrent, torch.nn.GRU):
                 "input_heads": input_heads,
             },
         )
+        self._take_initial_states("[vkrnn.torch.GRU]", learn_initial_state, (hidden_size,))
 
 
 class RNN(Recurrent, torch.nn.RNN):
@@ -240,7 +261,9 @@ class RNN(Recurrent, torch.nn.RNN):
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype
         As in ``torch.nn.RNN``.
-    recurrent_dropout : float, default 0.0
+    recurrent_dropout, weight_dropout : float, default 0.0, 0.0
+        As in `LSTM`.
+    learn_initial_state : bool, default False
         As in `LSTM`.
     activation : Activation or str or int, optional
         Function to use in place of `nonlinearity`. See `vkrnn.SingleGateRNNDescriptor`.
@@ -282,6 +305,8 @@ class RNN(Recurrent, torch.nn.RNN):
         dtype: torch.dtype | None = None,
         *,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        learn_initial_state: bool = False,
         activation: ActivationLike | None = None,
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
@@ -305,7 +330,7 @@ class RNN(Recurrent, torch.nn.RNN):
             dtype=dtype,
         )
         self._take_options(
-            {"recurrent_dropout": recurrent_dropout, "zoneout": zoneout},
+            {"recurrent_dropout": recurrent_dropout, "weight_dropout": weight_dropout, "zoneout": zoneout},
             backend,
             {
                 "activation": nonlinearity if activation is None else activation,
@@ -317,175 +342,4 @@ class RNN(Recurrent, torch.nn.RNN):
                 "input_heads": input_heads,
             },
         )
-
-
-_OURS: dict[Any, Any] = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
-_OURS |= {torch.nn.LSTMCell: LSTMCell, torch.nn.GRUCell: GRUCell, torch.nn.RNNCell: RNNCell}
-_TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
-_logger = logging.getLogger("vkrnn")
-
-
-def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool = False) -> Any:
-    """Make vkrnn compute every recurrent module of a model, in place, and return the model.
-
-    These are ``torch.nn.LSTM``, ``GRU``, ``RNN``, ``LSTMCell``, ``GRUCell`` and ``RNNCell``. Only the class of the
-    modules changes. They keep parameters, parametrizations, hooks and mode, so an optimizer goes on with the same
-    parameters. Your own subclasses are left to PyTorch, because they may compute something else.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-    backend : {"auto", "vkrnn", "torch"}, default "auto"
-        As in `LSTM` and `LSTMCell`, for all modules.
-    frozen : bool, default False
-        Also promise that the parameters do not change, as the function `frozen` does.
-
-    Raises
-    ------
-    NotImplementedError
-        If a module has a ``proj_size``. Then no module is changed.
-    TypeError, ValueError
-        If the model is no module, or if there is no such backend.
-
-    Warns
-    -----
-    UserWarning
-        If the model has subclasses of these modules, with their names.
-
-    Notes
-    -----
-    The logger ``vkrnn`` says at level INFO how many modules were converted, and which were left to PyTorch and why.
-
-    Examples
-    --------
-    >>> import torch, vkrnn.torch  # doctest: +SKIP
-    >>> vkrnn.torch.convert(torch.nn.Sequential(torch.nn.GRU(3, 16)))  # doctest: +SKIP
-    Sequential(
-      (0): vkrnn.torch.GRU(3, 16)
-    )
-    """
-    _require_module(model, "[vkrnn.torch.convert]")
-    chosen = checked_backend(backend, "[vkrnn.torch.convert]")
-    found = [module for module in model.modules() if _own_class(module) in _OURS]
-    for module in found:
-        if isinstance(module, torch.nn.RNNBase):
-            require_no_projection(module, "[vkrnn.torch.convert]")
-    _warn_of_subclasses(model, "[vkrnn.torch.convert] left to PyTorch", ours=False)
-    for module in found:
-        _change_class(module, _OURS)
-        if chosen != Recurrent.backend:
-            module.__dict__["backend"] = chosen
-    left = "; ".join(_left_to_torch(model)) or "none"
-    _logger.info("[vkrnn.torch.convert] modules converted: %d, left to PyTorch: %s", len(found), left)
-    return _freeze(model) if frozen else model
-
-
-def frozen(model: torch.nn.Module, mode: bool = True) -> Any:
-    """Promise that the parameters of a model's vkrnn modules do not change any more, and return the model.
-
-    Without gradients, a module computes with packed weights that it keeps. Before each call it looks whether a
-    parameter has changed, by a hash of all of them. A frozen module does not look, which makes single steps faster. It
-    packs its weights at the first call, and computes with them until the promise ends, even if a parameter is changed
-    in place.
-
-    ``frozen(model, False)`` and ``model.train()`` end the promise. ``model.eval()``, ``load_state_dict``, ``to`` and
-    calls with gradients do not, but the weights are packed again after them. Copies and pickles of a model are not
-    frozen. Calls on CUDA devices read the parameters in any case.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Its modules that are vkrnn's, and itself if it is one.
-    mode : bool, default True
-        False ends the promise.
-
-    Raises
-    ------
-    TypeError
-        If the model is no module.
-
-    Examples
-    --------
-    >>> import torch, vkrnn.torch  # doctest: +SKIP
-    >>> lstm = vkrnn.torch.frozen(vkrnn.torch.LSTM(3, 16).eval())  # doctest: +SKIP
-    >>> with torch.inference_mode():  # doctest: +SKIP
-    ...     output, state = lstm(torch.zeros(1, 1, 3))
-    """
-    _require_module(model, "[vkrnn.torch.frozen]")
-    return _freeze(model, mode)
-
-
-def _freeze(model: torch.nn.Module, mode: bool = True) -> Any:
-    for module in model.modules():
-        if isinstance(module, Recurrent):
-            module.set_frozen(mode)
-    return model
-
-
-def revert(model: torch.nn.Module) -> Any:
-    """Undo `convert`: make PyTorch compute every vkrnn module of a model, in place, and return the model.
-
-    Raises
-    ------
-    NotImplementedError
-        If a module has an option that PyTorch's module lacks. Then no module is changed.
-    TypeError
-        If the model is no module.
-
-    Warns
-    -----
-    UserWarning
-        If the model has subclasses of vkrnn's modules, with their names. They are left alone.
-    """
-    _require_module(model, "[vkrnn.torch.revert]")
-    found = [module for module in model.modules() if _own_class(module) in _TORCHS]
-    for module in found:
-        module.require_torchs_options("[vkrnn.torch.revert]", training=True)
-    _warn_of_subclasses(model, "[vkrnn.torch.revert] left to vkrnn", ours=True)
-    for module in found:
-        if isinstance(module, Recurrent):
-            module.set_frozen(False)
-        module.__dict__.pop("backend", None)
-        module.__dict__.pop("_steps", None)
-        _change_class(module, _TORCHS)
-    return model
-
-
-def _own_class(module: torch.nn.Module) -> Any:
-    """Return a module's class, which is the base of the one that torch.nn.utils.parametrize gives it."""
-    return type(module).__bases__[0] if is_parametrized(module) else type(module)
-
-
-def _change_class(module: torch.nn.Module, others: Mapping[Any, Any]) -> None:
-    """Change a module's class to the one that `others` has for it. Parametrizations stay."""
-    kind, own = type(module), _own_class(module)
-    changed = others[own]
-    if own is not kind:  # copies of the module have the same class, so it stays as it is
-        contents = {name: each for name, each in vars(kind).items() if name not in ("__dict__", "__weakref__")}
-        changed = type(kind.__name__, (changed,), contents)
-    module.__class__ = changed
-
-
-def _warn_of_subclasses(model: torch.nn.Module, what: str, *, ours: bool) -> None:
-    """Warn of the model's subclasses of vkrnn's modules, or of PyTorch's that are not computed by vkrnn."""
-    left = []
-    for name, module in model.named_modules():
-        own = _own_class(module)
-        is_ours = isinstance(module, (Recurrent, Cell))
-        if isinstance(module, tuple(_OURS)) and is_ours == ours and own not in (*_OURS, *_TORCHS):
-            left.append(f"{own.__name__} at {name!r}" if name else own.__name__)
-    if left:
-        warn_caller(f"{what}, because subclasses may compute something else: {', '.join(left)}")
-
-
-def _require_module(model: object, where: str) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{where} model: expected a torch.nn.Module, got {type(model).__name__}")
-
-
-def _left_to_torch(model: torch.nn.Module) -> Iterator[str]:
-    """Describe each recurrent module of a model that PyTorch computes, with the reason."""
-    for name, module in model.named_modules():
-        recurrent = isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase))
-        if recurrent and not isinstance(module, (Recurrent, Cell)):
-            yield f"{name or 'the model'} ({type(module).__name__}: a subclass may compute something else)"
+        self._take_initial_states("[vkrnn.torch.RNN]", learn_initial_state, (hidden_size,))

@@ -1,147 +1,38 @@
-"""What the modules have in common: the forward pass, and the options that PyTorch's modules do not have."""
+"""What the modules have in common: the forward pass."""
 
 from __future__ import annotations
 
-import numbers
 import warnings
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
 from vkrnn._base.generics import Self
 from vkrnn._interop.torch_tensors import to_array, to_tensor
 from vkrnn._ops.prepared import Prepared
-from vkrnn.convert._torch_layout import descriptor as descriptor_of
-from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
-from vkrnn.torch._choice import Backend, checked_backend, choose
-from vkrnn.torch._heads import require_divisors
+from vkrnn.torch._choice import choose
+from vkrnn.torch._classes import scriptable
 from vkrnn.torch._kept import Kept
 from vkrnn.torch._network import Inputs, compute_network, network
+from vkrnn.torch._onnx import require_peephole
+from vkrnn.torch._options import Options
+from vkrnn.torch._projection import run_projected
 from vkrnn.torch._repeated import RepeatedCalls
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_plain, is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
-__all__ = ["Recurrent", "require_no_projection"]
+__all__ = ["Recurrent"]
 
 _DEVICES = ("cpu", "cuda", "meta")
 _RESETS = ("reset", "reset_state", "reset_cell")
 _NO_RESETS = (None, None, None)
 
 
-class Recurrent(torch.nn.RNNBase):
+class Recurrent(Options):
     """The base of the three modules."""
-
-    # `convert` changes a module's class and calls no constructor. These are the values of a module without options.
-    peephole: bool = False
-    recurrent_dropout: float = 0.0
-    zoneout: float = 0.0
-    zoneout_cell: float = 0.0
-    _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn.convert._torch_layout`
-    backend: Backend = "auto"
-    _frozen: bool = False  # the user's word that the parameters do not change: see `vkrnn.torch.frozen`
-
-    def _take_options(self, chances: dict[str, Any], backend: Any, options: dict[str, Any]) -> None:
-        """Check and set the options. `chances` has recurrent dropout and zoneout, `options` those of the descriptor."""
-        where = f"[vkrnn.torch.{self._name}]"
-        if checked_backend(backend, where) != self.backend:
-            self.backend = backend
-        require_no_projection(self, where)
-        for name, chance in chances.items():
-            if isinstance(chance, bool) or not isinstance(chance, numbers.Real):
-                raise TypeError(f"{where} {name}: expected a number, got {chance!r} ({type(chance).__name__})")
-            if not 0 <= chance <= 1:
-                raise ValueError(f"{where} {name}: expected a number from 0 to 1, got {chance!r}")
-        torchs = self.descriptor
-        try:
-            chosen = replace(torchs, **options)
-        except (TypeError, ValueError) as error:
-            raise type(error)(str(error).replace(f"[{type(torchs).__name__}]", where)) from None
-        for name, chance in chances.items():
-            if chance:
-                setattr(self, name, float(chance))
-        for name, (_, own) in options_beyond_torch(self.mode, chosen).items():
-            self._options += f" {name}={own}"
-        if chosen.heads * chosen.input_heads > 1:
-            width = (1 + self.bidirectional) * self.hidden_size
-            later = {"the width of a layer's output": width} if self.num_layers > 1 else {}
-            require_divisors(where, chosen, self.hidden_size, {"input_size": self.input_size, **later})
-            self._divide_weights(chosen.heads, chosen.input_heads)
-
-    def _divide_weights(self, heads: int, input_heads: int) -> None:
-        """Put the blocks of the heads in place of the matrices, and draw all parameters."""
-        for name in self._flat_weights_names:
-            parts = heads if name.startswith("weight_hh") else input_heads if name.startswith("weight_ih") else 1
-            if parts > 1:
-                weight = getattr(self, name)
-                blocks = weight.new_empty(weight.shape[0], weight.shape[1] // parts)
-                setattr(self, name, torch.nn.Parameter(blocks))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters: those of a head as PyTorch draws those of a module with so many units."""
-        heads = self.descriptor.heads
-        if heads == 1:
-            super().reset_parameters()
-        else:
-            limit = (self.hidden_size / heads) ** -0.5
-            for parameter in self.parameters():
-                torch.nn.init.uniform_(parameter, -limit, limit)
-
-    @property
-    def descriptor(self) -> Any:
-        """The options of the cell, as the functions of vkrnn take them."""
-        return descriptor_of(self.mode + self._options, bidirectional=bool(self.bidirectional))
-
-    def _beyond_torch(self, *, training: bool) -> dict[str, tuple[Any, Any]]:
-        """Return the options that PyTorch's module lacks: what PyTorch's module does, and what this one does.
-
-        Without `training`, options that only matter in training are left out.
-        """
-        found: dict[str, tuple[Any, Any]] = {"peephole": (False, True)} if self.peephole else {}
-        found |= options_beyond_torch(self.mode, self.descriptor)
-        if training and self.recurrent_dropout:
-            found["recurrent_dropout"] = 0.0, self.recurrent_dropout
-        for name in ("zoneout", "zoneout_cell"):
-            if own := getattr(self, name):
-                found[name] = 0.0, own
-        return found
-
-    def require_torchs_options(self, where: str, *, training: bool) -> None:
-        """Raise NotImplementedError if the module has options that PyTorch's module lacks; see `_beyond_torch`."""
-        for name, (only, own) in self._beyond_torch(training=training).items():
-            raise NotImplementedError(f"{where} {name}: torch.nn.{self._name} supports only {only!r}, got {own!r}")
-
-    def _get_name(self) -> str:
-        """Return the name in reprs and in PyTorch's messages: with the package, to tell the module from PyTorch's."""
-        kind = type(self)
-        own = kind.__bases__[0] if is_parametrized(self) else kind
-        return f"vkrnn.torch.{kind.__name__}" if own.__module__ == "vkrnn.torch" else kind.__name__
-
-    def extra_repr(self) -> str:
-        """Return the arguments of the constructor that differ from the defaults."""
-        options = [f"{name}={own!r}" for name, (_, own) in self._beyond_torch(training=True).items()]
-        return ", ".join([super().extra_repr(), *options])
-
-    def _add_peepholes(self) -> None:
-        """Register the peepholes of all layers, drawn as PyTorch draws its parameters."""
-        self.peephole = True
-        limit = self.hidden_size**-0.5
-        for name in self._weight_names():
-            if name.startswith("peephole"):
-                weight = self.weight_hh_l0.new_empty(4 * self.hidden_size)
-                self.register_parameter(name, torch.nn.Parameter(torch.nn.init.uniform_(weight, -limit, limit)))
-
-    def _weight_names(self) -> list[str]:
-        """Return the names of all parameters."""
-        names: list[str] = list(self._flat_weights_names)
-        if self.peephole:
-            names += [name.replace("weight_hh", "peephole") for name in names if name.startswith("weight_hh")]
-        return names
 
     def forward(
         self,
@@ -158,6 +49,9 @@ class Recurrent(torch.nn.RNNBase):
         ``batch_first``, and a PackedSequence of these for one. A call with it is never PyTorch's. Resets start from
         `reset_state` and, in an LSTM, `reset_cell`, [L D, N, H], or from zeros. See `vkrnn.lstm`.
         """
+        if hx is None and self.learn_initial_state and isinstance(input, (Tensor, PackedSequence)):
+            states = self._learnt_states(input)
+            hx = states if self.mode == "LSTM" else states[0]
         if reset is not None or reset_state is not None or reset_cell is not None:
             return self._compute_with_resets(input, hx, (reset, reset_state, reset_cell))
         if torch.compiler.is_dynamo_compiling():  # the module becomes part of a compiled graph
@@ -170,11 +64,9 @@ class Recurrent(torch.nn.RNNBase):
         where = f"[vkrnn.torch.{self._name}]"
         if isinstance(input, torch.fx.Proxy):
             return record_in_fx(self, input, hx, dict(zip(_RESETS, resets, strict=True)))
-        if is_recorded_by_torch():
-            raise NotImplementedError(
-                f"{where} torch.jit.trace and torch.onnx.export: reset: torch.nn.{self._name} supports only None"
-            )
         self._require_tensors(input, hx)
+        if self.proj_size:
+            raise NotImplementedError(f"{where} reset: not with proj_size, got {self.proj_size}")
         if resets[0] is None:
             name = next(name for name, each in zip(_RESETS, resets, strict=True) if each is not None)
             raise ValueError(f"{where} {name}: expected a reset beside it, got none")
@@ -197,9 +89,11 @@ class Recurrent(torch.nn.RNNBase):
             if isinstance(input, torch.fx.Proxy):
                 return record_in_fx(self, input, hx)
             if is_recorded_by_torch():
-                where = f"[vkrnn.torch.{self._name}] torch.jit.trace and torch.onnx.export:"
-                self.require_torchs_options(where, training=self.training)
-                return super().forward(input, hx)
+                is_onnx = torch.onnx.is_in_onnx_export()
+                if not (self._needs_vkrnn() or (is_onnx and self.proj_size)):
+                    return super().forward(input, hx)
+                if is_onnx and self.peephole:
+                    require_peephole(self)
         self._require_tensors(input, hx)
         if (input.data if isinstance(input, PackedSequence) else input).is_cuda:
             return self._compute_on_cuda(input, hx)
@@ -240,8 +134,8 @@ class Recurrent(torch.nn.RNNBase):
 
     def _needs_vkrnn(self) -> bool:
         """Return whether the module has options that PyTorch's module lacks."""
-        own = self.peephole, self._options, self.training and self.recurrent_dropout, self.zoneout, self.zoneout_cell
-        return any(map(bool, own))
+        in_training = self.training and (self.recurrent_dropout or self.weight_dropout)
+        return any(map(bool, (self.peephole, self._options, in_training, self.zoneout, self.zoneout_cell)))
 
     def _compute(self, input: Any, hx: Any, resets: Any = _NO_RESETS) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":
@@ -327,6 +221,8 @@ class Recurrent(torch.nn.RNNBase):
                 self._forget()
         elif not traced and isinstance(self.__dict__.get("_kept"), Kept):
             self._forget()
+        if self.proj_size:
+            return run_projected(self, source, h_0, c_0, lengths)
         # Within torch.autocast, or of another type than the other parameters.
         weights = [
             each if each.dtype is source.dtype else each.to(source.dtype) for each in self._weights_of_all_layers()
@@ -335,16 +231,23 @@ class Recurrent(torch.nn.RNNBase):
         mode = self.mode + self._options
         zoneout = self._zoneout_masks(source, self.zoneout), self._zoneout_masks(source, self.zoneout_cell)
         inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0, *resets)
-        inputs = inputs._replace(zoneout_masks=zoneout[0] or None, zoneout_cell_masks=zoneout[1] or None)
+        output, last = self._run_network(
+            inputs._replace(zoneout_masks=zoneout[0] or None, zoneout_cell_masks=zoneout[1] or None)
+        )
+        return output, last if self.mode == "LSTM" else last[0]
+
+    def _run_network(self, inputs: Inputs) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the output and the last states of a network."""
         inputs = inputs._replace(trained=first_with_gradients(inputs))
         form, tensors = Form.of(inputs)
-        if traced or not is_plain(tensors):
+        last: Any
+        if torch.compiler.is_dynamo_compiling() or not is_plain(tensors):
             output, *last, _ = network(*inputs)
         elif form.trained < form.layers:
             output, *last = apply_network(form, None, *tensors)[:3]
         else:
             output, *last, _ = compute_network(inputs)
-        return output, tuple(last) if self.mode == "LSTM" else last[0]
+        return output, tuple(last)
 
     def _prepared(self) -> Prepared | None:
         """Return the layers with packed weights from the second call on in which the parameters are the same.
@@ -444,20 +347,21 @@ class Recurrent(torch.nn.RNNBase):
     def _weights(self, number: int) -> list[Tensor | None]:
         """Return a layer's matrices, biases and peepholes, each with the rows of both directions."""
         biases = ("bias_ih", "bias_hh") if self.bias else ()
-        weights: list[Tensor | None] = []
-        for name in ("weight_ih", "weight_hh", *biases, *(("peephole",) if self.peephole else ())):
-            forward = self._weight(f"{name}_l{number}")
-            if self.bidirectional:
-                forward = torch.cat([forward, self._weight(f"{name}_l{number}_reverse")])
-            weights.append(forward)
+        names = ("weight_ih", "weight_hh", *biases, *(("peephole",) if self.peephole else ()))
+        weights: list[Any] = [self._rows(name, number) for name in names]
+        if self.weight_dropout and self.training:
+            weights[1] = torch.nn.functional.dropout(weights[1], self.weight_dropout)
         if not biases:
             weights[2:2] = [None, None]
         return weights if self.peephole else [*weights, None]
 
+    def _rows(self, name: str, number: int) -> Tensor:
+        """Return a weight of a layer, with the rows of both directions."""
+        forward = self._weight(f"{name}_l{number}")
+        return torch.cat([forward, self._weight(f"{name}_l{number}_reverse")]) if self.bidirectional else forward
+
     def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
         """Raise the errors of PyTorch's module, and refuse tensors on other devices."""
-        if self.proj_size:
-            require_no_projection(self, f"[vkrnn.torch.{self._name}]")
         self.check_input(data, batch_sizes)
         states = hx if isinstance(hx, tuple) else (hx,)
         if hx is not None:
@@ -501,12 +405,9 @@ class Recurrent(torch.nn.RNNBase):
         elif hx.dim() != wanted:
             raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
 
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which calls this method and would put its result into the caller's model."""
-        raise NotImplementedError(
-            f"[vkrnn.torch.{self._name}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
-            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
-        )
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """Return what torch.jit.script compiles."""
+        return scriptable(self, f"[vkrnn.torch.{self._name}] torch.jit.script:")
 
     def _warn_of_quantization(self, _config: Any) -> None:
         warnings.warn(
@@ -548,8 +449,3 @@ def _lengths(batch_sizes: Tensor) -> Tensor:
     """Return the lengths of a packed sequence's rows, longest first."""
     rows = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
     return len(batch_sizes) - torch.searchsorted(batch_sizes.flip(0), rows, right=True)
-
-
-def require_no_projection(module: Any, where: str) -> None:
-    if module.proj_size:
-        raise NotImplementedError(f"{where} proj_size: expected 0, vkrnn has no projections; got {module.proj_size}")

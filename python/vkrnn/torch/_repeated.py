@@ -28,7 +28,7 @@ _FUNCTIONS = {
     "RNN_TANH": torch._VF.rnn_tanh,  # noqa: SLF001
     "RNN_RELU": torch._VF.rnn_relu,  # noqa: SLF001
 }
-_settings = operator.attrgetter("backend", "batch_first", "training", "recurrent_dropout", "dropout")
+_settings = operator.attrgetter("backend", "batch_first", "training", "recurrent_dropout", "weight_dropout", "dropout")
 
 
 class RepeatedCalls:
@@ -163,7 +163,6 @@ def _usual_states(module: Any, source: Any, hx: Any) -> tuple[Tensor, ...] | Non
         or source.dim() != 3
         or source.numel() == 0
         or torch.is_autocast_enabled("cuda")
-        or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
         or seen_by_others()
         or drops(module)
     ):
@@ -188,6 +187,7 @@ def _is_possible(module: Any, source: Tensor, states: tuple[Tensor, ...], way: s
     return (
         not module.batch_first
         and not module.bidirectional
+        and not module.proj_size
         and has_all_parameters(module)
         and all(
             each.dtype is dtype and each.get_device() == ordinal and each.is_contiguous() and not each.is_neg()

@@ -14,13 +14,14 @@ from vkrnn.results import STATES
 from vkrnn.torch._functions import slstm
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._operations import RESETS
+from vkrnn.torch._starts import Starts, require_chances
 
 __all__ = ["SLSTM"]
 
 _WHERE = "[vkrnn.torch.SLSTM]"
 
 
-class SLSTM(torch.nn.Module):
+class SLSTM(Starts):
     """An sLSTM of xLSTM, computed by vkrnn, with the arguments and results of ``torch.nn.LSTM``.
 
     The state has four tensors, ``(h, c, n, m)``: the hidden state, the cell, the normalizer and the stabilizer. Each is
@@ -33,6 +34,12 @@ class SLSTM(torch.nn.Module):
         order i, f, z, o.
     recurrent_dropout : float, default 0.0
         As in `LSTM`.
+    weight_dropout : float, default 0.0
+        As in `LSTM`.
+    forget_bias : float, optional
+        As in `LSTM`. There is one bias.
+    learn_initial_state : bool, default False
+        As in `LSTM`, with parameters ``init_state``, ``init_cell``, ``init_normalizer`` and ``init_stabilizer``.
     zoneout : float, default 0.0
         As in `LSTM`. The cell has no zoneout: see `vkrnn.slstm`.
     forget_gate : {"sigmoid", "exponential"}, default "sigmoid"
@@ -75,6 +82,9 @@ class SLSTM(torch.nn.Module):
         dtype: torch.dtype | None = None,
         *,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        forget_bias: float | None = None,
+        learn_initial_state: bool = False,
         zoneout: float = 0.0,
         forget_gate: Any = "sigmoid",
         clip: float = 0.0,
@@ -84,11 +94,12 @@ class SLSTM(torch.nn.Module):
     ) -> None:
         super().__init__()
         _check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        _check_chances(dropout=dropout, recurrent_dropout=recurrent_dropout, zoneout=zoneout)
+        chances = {"recurrent_dropout": recurrent_dropout, "weight_dropout": weight_dropout, "zoneout": zoneout}
+        require_chances(_WHERE, dropout=dropout, **chances)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first = bool(bias), bool(batch_first)
         self.dropout, self.recurrent_dropout = float(dropout), float(recurrent_dropout)
-        self.zoneout = float(zoneout)
+        self.weight_dropout, self.zoneout = float(weight_dropout), float(zoneout)
         try:
             self.descriptor = SLSTMDescriptor(
                 bidirectional=bool(bidirectional),
@@ -106,6 +117,8 @@ class SLSTM(torch.nn.Module):
             weight = torch.empty(shape, device=device, dtype=dtype)
             self.register_parameter(name, torch.nn.Parameter(weight))
         self.reset_parameters()
+        self._take_forget_bias(_WHERE, forget_bias)
+        self._take_initial_states(_WHERE, learn_initial_state, (hidden_size,) * len(STATES))
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the names and shapes of the parameters."""
@@ -128,6 +141,7 @@ class SLSTM(torch.nn.Module):
         limit = (self.hidden_size // self.descriptor.heads) ** -0.5
         for weight in self.parameters():
             torch.nn.init.uniform_(weight, -limit, limit)
+        self._set_starts()
 
     def _get_name(self) -> str:
         kind = type(self)
@@ -136,11 +150,12 @@ class SLSTM(torch.nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments of the constructor that differ from the defaults."""
         defaults: dict[str, Any] = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
-        defaults |= {"bidirectional": False, "recurrent_dropout": 0.0, "zoneout": 0.0}
+        defaults |= {"bidirectional": False, "recurrent_dropout": 0.0, "weight_dropout": 0.0, "zoneout": 0.0}
         own = {name: getattr(self, name) for name in defaults}
         for name in ("forget_gate", "clip", "gradient_clip", "heads", "input_heads"):
             own[name], defaults[name] = getattr(self.descriptor, name), getattr(SLSTMDescriptor, name)
-        shown = [f"{name}={value!r}" for name, value in own.items() if value != defaults[name]]
+        own = {name: value for name, value in own.items() if value != defaults[name]} | self._starts
+        shown = [f"{name}={value!r}" for name, value in own.items()]
         return ", ".join([str(self.input_size), str(self.hidden_size), *shown])
 
     def forward(
@@ -172,6 +187,8 @@ class SLSTM(torch.nn.Module):
             raise TypeError(f"{_WHERE} input: expected a torch.Tensor or a PackedSequence, got {type(input).__name__}")
         resets = dict(zip(RESETS, (reset, reset_state, reset_cell), strict=True))
         self._check_resets(resets, input)
+        if hx is None and self.learn_initial_state:
+            hx = self._learnt_states(input)
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, resets)
         if input.dim() not in (2, 3):
@@ -271,10 +288,11 @@ class SLSTM(torch.nn.Module):
 
     def _weight(self, name: str, number: int) -> Tensor:
         weight: Tensor = getattr(self, f"{name}_l{number}")
-        if not self.bidirectional:
-            return weight
-        both = weight, getattr(self, f"{name}_l{number}_reverse")
-        return torch.stack(both) if name == "weight_hh" else torch.cat(both)
+        if self.bidirectional:
+            both = weight, getattr(self, f"{name}_l{number}_reverse")
+            weight = torch.stack(both) if name == "weight_hh" else torch.cat(both)
+        drops = name == "weight_hh" and self.weight_dropout
+        return torch.nn.functional.dropout(weight, self.weight_dropout, self.training) if drops else weight
 
     def _last_rows(self, sequence: Tensor, lengths: Tensor | None) -> list[Tensor]:
         """Return the rows of a sequence, [T, N, D H], after the last step of each direction."""
@@ -293,11 +311,3 @@ def _check_sizes(**sizes: object) -> None:
             raise TypeError(f"{_WHERE} {name}: expected an int, got {size!r} ({type(size).__name__})")
         if size < 1:
             raise ValueError(f"{_WHERE} {name}: expected at least 1, got {size}")
-
-
-def _check_chances(**chances: object) -> None:
-    for name, chance in chances.items():
-        if isinstance(chance, bool) or not isinstance(chance, (int, float)):
-            raise TypeError(f"{_WHERE} {name}: expected a number, got {chance!r} ({type(chance).__name__})")
-        if not 0 <= chance <= 1:
-            raise ValueError(f"{_WHERE} {name}: expected a number from 0 to 1, got {chance!r}")

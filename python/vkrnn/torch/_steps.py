@@ -65,7 +65,6 @@ class Steps:
             or source.numel() == 0
             or source.is_meta
             or torch.is_autocast_enabled(source.device.type)
-            or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
             or seen_by_others()
             or any(type(each) is not Tensor for each in (source, *states))
             or any(type(each) is not torch.nn.Parameter for each in parameters)

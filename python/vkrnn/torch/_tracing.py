@@ -30,9 +30,10 @@ def unseen_by_dynamo(function: _Function) -> _Function:
 
 
 def seen_by_others() -> bool:
-    """Return whether a transform, a dispatch mode or forward-mode autograd takes part in calls."""
+    """Return whether a transform, a dispatch mode, forward-mode autograd or torch.jit.trace takes part in calls."""
     return bool(
-        torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
+        or torch._C._are_functorch_transforms_active()  # noqa: SLF001
         or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
         or torch._C._dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)  # noqa: SLF001 - modes that are not on the stack
         or forward_ad._current_level >= 0  # noqa: SLF001
@@ -56,8 +57,9 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def is_recorded_by_torch() -> bool:
-    """Return whether TorchScript or the ONNX exporter records the call. Both know PyTorch's operators only."""
-    return bool(torch.jit.is_tracing()) or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
+    """Return whether TorchScript's tracer records the call, or an ONNX exporter for which `_onnx` writes no nodes."""
+    old = not hasattr(torch.onnx, "ops")
+    return bool(torch.jit.is_tracing()) or (old and torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
 
 
 def record_in_fx(
