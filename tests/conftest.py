@@ -16,6 +16,7 @@ os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
 # Set before NumPy is imported. The reference's products are small, and OpenBLAS's threads spin while they wait: with
 # them, the large cases take six times the processor time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("KERAS_BACKEND", "torch")  # read when Keras is imported
 # Tests of JAX are on its CPU, but for those that name the GPU.
 _on_cuda = any(find_spec(f"jax_cuda{major}_plugin") for major in (12, 13))
 os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if _on_cuda else "cpu")

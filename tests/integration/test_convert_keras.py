@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from comparison import scaled_error
 from oracles import require
 from tolerances import ONNX
 from vkrnn.convert import from_keras, to_torch
-
-os.environ.setdefault("KERAS_BACKEND", "torch")
 
 # Keras and torch use NumPy 1's array protocol.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")

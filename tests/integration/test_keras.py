@@ -22,7 +22,6 @@ from oracles import require
 from scale import HANGS_AFTER
 from tolerances import ONNX
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
 BACKEND = os.environ["KERAS_BACKEND"]
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 TOLERANCE = ONNX

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("tqdm")  # bench needs it
-os.environ.setdefault("KERAS_BACKEND", "torch")  # read when Keras is imported
 
 from bench.publish import CPU_RECORDS, PAGES, RESULTS, ROOT, TABLES, cpu_ratios, gpu_ratios, published, with_column
 

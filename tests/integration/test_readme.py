@@ -16,8 +16,6 @@ from jax_ways import require_ffi
 from oracles import require
 from vkrnn import devices, mpsgraph
 
-os.environ.setdefault("KERAS_BACKEND", "torch")  # for the pages' scripts that import Keras
-
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -25,13 +23,19 @@ PAGES = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "bench" / "README.md"]
 WITH_EXAMPLES = {
     DOCS / "arrays.md": 5,
     DOCS / "devices.md": 5,
+    DOCS / "eval-mode.md": 5,
     DOCS / "jax.md": 5,
     DOCS / "mpsgraph.md": 5,
     DOCS / "onnx.md": 5,
     DOCS / "torch.md": 6,
 }
 # Packages of extras that the examples of a page import.
-NEEDED = {DOCS / "jax.md": "jax", DOCS / "onnx.md": "onnx", DOCS / "torch.md": "torch"}
+NEEDED = {
+    DOCS / "eval-mode.md": "torch",
+    DOCS / "jax.md": "jax",
+    DOCS / "onnx.md": "onnx",
+    DOCS / "torch.md": "torch",
+}
 # Pages whose other Python blocks are scripts, and the packages that these import. Those of two more pages need a GPU.
 SCRIPTS = {
     DOCS / "command-line.md": (),
@@ -40,7 +44,7 @@ SCRIPTS = {
     DOCS / "keras.md": ("torch", "keras"),
     DOCS / "networks.md": (),
     DOCS / "streaming.md": ("torch",),
-    DOCS / "torch.md": ("torch", "keras"),
+    DOCS / "torch.md": ("keras",),
 }
 NEED_A_GPU = {DOCS / "cuda.md", DOCS / "devices.md"}
 

@@ -43,7 +43,8 @@ Activation or str or int
         Functions of the gates i, f, g and o, by default sigmoid, sigmoid, tanh and sigmoid, and of the new cell, by
         default tanh. See `vkrnn.LSTMDescriptor`.
     output_peephole_new_cell : bool, default False
-        The output gate's peephole reads c[t] instead of c[t-1].
+        The output gate's peephole reads c[t] instead of c[t-1]. So does that of Gers and Schmidhuber (2000), which has
+        no part for gate g: for it, also keep elements 2H to 3H of each peephole, and their gradient, zero.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.LSTMDescriptor`.
     gradient_clip : float, optional

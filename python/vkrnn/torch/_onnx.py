@@ -54,7 +54,7 @@ class _Torch:
 
     def node(self, kind: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Sequence[Any]:
         source, weight = inputs[:2]
-        T, N, D, H = *source.shape[:2], weight.shape[0], attributes["hidden_size"]
+        (T, N), D, H = source.shape[:2], weight.shape[0], attributes["hidden_size"]
         shapes = [(T, D, N, H), *[(D, N, H)] * (1 + (kind == "LSTM"))]
         found: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
             f"::{kind}", inputs, attributes, dtypes=[source.dtype] * len(shapes), shapes=shapes, version=14
