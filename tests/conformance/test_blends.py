@@ -309,6 +309,12 @@ def test_messages(given: dict[str, Any], error: type[Exception], message: str) -
         vkrnn.lstm(**inputs(CASE), **given, device="no such device")
 
 
+def test_a_wrong_source_beside_a_number_as_leak() -> None:
+    """A leak that is a number gets the source's dtype, if it has one."""
+    with pytest.raises(TypeError, match=r"^\[lstm\] source: expected a numpy.ndarray or a vkrnn.Array, got bytes$"):
+        vkrnn.lstm(b"", inputs(CASE)["recurrent_weight"], leak=0.5)
+
+
 @pytest.mark.parametrize("name", ["zoneout_mask", "zoneout_cell_mask", "leak"])
 @pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "slstm"])
 def test_gradients_need_h(cell: str, name: str) -> None:

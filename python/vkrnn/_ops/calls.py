@@ -121,8 +121,8 @@ class BoundCall:
             elif key == "lengths" and value is not None:
                 given[key] = as_numpy_integers(value, f"{prefix} {key}:")
             elif key == "leak" and isinstance(value, (float, np.generic)):
-                dtype = value.dtype if isinstance(value, np.generic) else np.dtype(str(given["source"].dtype))
-                given[key] = np.asarray(value, dtype)
+                of_source = str(getattr(given["source"], "dtype", "float32"))  # a wrong source has none
+                given[key] = np.asarray(value, value.dtype if isinstance(value, np.generic) else of_source)
             elif value is not None or key in operation.required:
                 preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)
