@@ -68,7 +68,8 @@ def test_a_build_without_vulkan() -> None:
         rf"Vulkan: {re.escape(problem)}\)",
         done.stderr.splitlines()[-1],
     ), done.stderr
-    assert f"\n\nVulkan: {problem}\n" in run("from vkrnn.__main__ import main; main(['info'])").stdout
+    assert f"\n\nVulkan: {problem}\n" in run("from vkrnn.__main__ import main; main(['info', '--details'])").stdout
+    assert problem in " ".join(run("from vkrnn.__main__ import main; main(['info'])").stdout.split())
 
 
 @pytest.mark.usefixtures("vulkan_build")
