@@ -95,7 +95,8 @@ def test_onnx(name: str, way: str, *, with_states: bool, caplog: pytest.LogCaptu
         assert scaled_error(one, other.detach().numpy()) < FLOAT32
 
 
-def test_onnx_peephole() -> None:
+@pytest.mark.parametrize("bias", [True, False])
+def test_onnx_peephole(*, bias: bool) -> None:
     """TorchScript's exporter writes peepholes that ONNX has, and says which it lacks."""
     onnxruntime = require("onnxruntime")
     model = Model(ours.LSTM(I, H, peephole=True, bidirectional=True), with_states=False).eval()
@@ -103,7 +104,7 @@ def test_onnx_peephole() -> None:
     with pytest.raises(NotImplementedError) as refused:
         exported(model, "TorchScript")
     assert str(refused.value) == f"{message}'s output gate reads c[t]: set output_peephole_new_cell=True"
-    module = ours.LSTM(I, H, peephole=True, bidirectional=True, output_peephole_new_cell=True)
+    module = ours.LSTM(I, H, bias=bias, peephole=True, bidirectional=True, output_peephole_new_cell=True)
     model = Model(module, with_states=False).eval()
     with pytest.raises(NotImplementedError) as refused:
         exported(model, "TorchScript")

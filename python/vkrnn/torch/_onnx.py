@@ -102,12 +102,12 @@ def _write(ops: Any, inputs: Inputs, units: int, directions: int) -> tuple[Any, 
     kind = torch_mode(inputs.mode).split("_")[0]
     how = descriptor(inputs.mode, bidirectional=D == 2)
     attributes = _attributes(kind, how) | {"hidden_size": H, "direction": "bidirectional" if D == 2 else "forward"}
-    each = len(inputs.weights) // inputs.layers
+    each = inputs.each
     output, last = inputs.source, []
     for number in range(inputs.layers):
         weights = inputs.weights[number * each : (number + 1) * each]
         matrices = [_in_order(ops, weight, kind, H, D) for weight in weights[:2]]
-        biases = [_in_order(ops, weight, kind, H, D) for weight in weights[2:4]]
+        biases = [_in_order(ops, weight, kind, H, D) for weight in weights[2:4] if each >= 4]
         bias = ops.stack([ops.cat([half[d] for half in biases]) for d in range(D)]) if biases else None
         states = [
             None if state is None else ops.rows(state, number * D, (number + 1) * D)
@@ -203,12 +203,15 @@ def _decomposed(*given: Any) -> tuple[Any, ...]:
 def _symbolic(graph: Any, *given: Any) -> tuple[Any, ...]:
     """Return the results of `network` as the exporter of TorchScript writes them."""
     helper = torch.onnx.symbolic_helper
-    values: list[Any] = [None if helper._is_none(each) else each for each in given]  # noqa: SLF001
-    for at in (1, 4, 5, 13, 14):
-        values[at] = None if values[at] is None else helper._unpack_list(values[at])  # noqa: SLF001
-    for at, kind in ((7, "s"), (8, "i"), (9, "i")):
-        values[at] = helper._parse_arg(values[at], kind)  # noqa: SLF001
-    inputs = Inputs(*values)
+    values: dict[str, Any] = {
+        name: None if helper._is_none(each) else each  # noqa: SLF001
+        for name, each in zip(Inputs._fields, given, strict=True)
+    }
+    for name in ("weights", "masks", "between", "zoneout_masks", "zoneout_cell_masks"):
+        values[name] = None if values[name] is None else helper._unpack_list(values[name])  # noqa: SLF001
+    for name, kind in (("mode", "s"), ("layers", "i"), ("trained", "i")):
+        values[name] = helper._parse_arg(values[name], kind)  # noqa: SLF001
+    inputs = Inputs(**values)
     _require_plain(_beyond_nodes(inputs))
     rows, H = helper._get_tensor_sizes(inputs.weights[1])  # noqa: SLF001
     D = rows // (GATES[torch_mode(inputs.mode)] * H)
