@@ -62,8 +62,7 @@ def scriptable(module: Any, where: str) -> torch.nn.Module:
     PyTorch puts it into the caller's model in the place of vkrnn's.
     """
     module.require_torchs_options(where, training=module.training)
-    if module.learn_initial_state:
-        raise NotImplementedError(f"{where} learn_initial_state: PyTorch supports only False, got True")
+    module.require_given_states(where)
     if not is_own(type(module)):
         raise NotImplementedError(
             f"{where} {type(module).__name__} is a subclass of vkrnn's module; use torch.jit.trace"

@@ -129,8 +129,7 @@ def revert(model: torch.nn.Module) -> Any:
     found = [module for _, module in ours if is_own(_own_class(module))]
     for module in found:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
-        if getattr(module, "learn_initial_state", False):
-            raise NotImplementedError("[vkrnn.torch.revert] learn_initial_state: PyTorch supports only False, got True")
+        module.require_given_states("[vkrnn.torch.revert]")
     left = [f"{type(each).__name__} at {name!r}" for name, each in ours if not is_own(_own_class(each))]
     if left:
         warn_caller(

@@ -67,7 +67,7 @@ class Options(Starts, torch.nn.RNNBase):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters: those of a head as PyTorch draws those of a module with so many units."""
+        """Draw all parameters. A head's are drawn as PyTorch draws those of a module with H / heads units."""
         heads = self.descriptor.heads
         if heads == 1:
             super().reset_parameters()

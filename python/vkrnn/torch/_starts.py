@@ -27,10 +27,7 @@ class Starts(torch.nn.Module):
         """Check and set the option. The forget gate is the second one in all biases."""
         if forget_bias is None:
             return
-        if isinstance(forget_bias, bool) or not isinstance(forget_bias, numbers.Real):
-            raise TypeError(
-                f"{where} forget_bias: expected a number, got {forget_bias!r} ({type(forget_bias).__name__})"
-            )
+        _require_number(where, "forget_bias", forget_bias)
         if not math.isfinite(forget_bias):
             raise ValueError(f"{where} forget_bias: expected a finite number, got {forget_bias!r}")
         if not self.bias:
@@ -67,6 +64,11 @@ class Starts(torch.nn.Module):
         found: dict[str, Any] = {} if self.forget_bias is None else {"forget_bias": self.forget_bias}
         return found | ({"learn_initial_state": True} if self.learn_initial_state else {})
 
+    def require_given_states(self, where: str) -> None:
+        """Raise NotImplementedError if the module has learnt states, which PyTorch's module lacks."""
+        if self.learn_initial_state:
+            raise NotImplementedError(f"{where} learn_initial_state: PyTorch supports only False, got True")
+
     def _learnt_states(self, given: Any) -> tuple[Tensor, ...]:
         """Return the states to start from, for all rows of an input: a tensor or a PackedSequence."""
         states: list[Tensor] = [getattr(self, each.initial) for each in STATES if hasattr(self, each.initial)]
@@ -79,10 +81,14 @@ class Starts(torch.nn.Module):
         return tuple(each.repeat(1, rows, 1) for each in states)
 
 
-def require_chances(where: str, **chances: object) -> None:
+def require_chances(where: str, **chances: Any) -> None:
     """Raise TypeError or ValueError unless these are probabilities."""
     for name, chance in chances.items():
-        if isinstance(chance, bool) or not isinstance(chance, numbers.Real):
-            raise TypeError(f"{where} {name}: expected a number, got {chance!r} ({type(chance).__name__})")
-        if not 0 <= float(chance) <= 1:
+        _require_number(where, name, chance)
+        if not 0 <= chance <= 1:
             raise ValueError(f"{where} {name}: expected a number from 0 to 1, got {chance!r}")
+
+
+def _require_number(where: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{where} {name}: expected a number, got {value!r} ({type(value).__name__})")
