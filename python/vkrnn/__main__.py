@@ -96,7 +96,7 @@ def _time(chosen: Sequence[Device]) -> int:
     other = f"PyTorch ({place.upper()})".ljust(14)
     rows: list[tuple[str, ...]] = [("operation".ljust(27), "vkrnn".ljust(14), "NumPy (reference, float64)", other, "")]
     say(*table(rows))
-    for row in bench.run(device, Progress("bench"), torch):
+    for row in bench.run(device, Progress("bench"), torch, place):
         times = ["-" if each is None else f"{each.minimum:.2f} +{each.spread:.0%}" for each in row.timings]
         rows[1:] = [(row.operation, *times, "disturbed" if row.disturbed else "")]
         say(table(rows)[1])

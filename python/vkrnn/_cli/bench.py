@@ -75,12 +75,11 @@ class Row:
         return theirs.minimum / own.minimum
 
 
-def run(device: Device, progress: Progress, torch: Any, *, seconds: float = 0.3) -> Iterator[Row]:
+def run(device: Device, progress: Progress, torch: Any, place: str, *, seconds: float = 0.3) -> Iterator[Row]:
     """Time each operation on the device and with the other libraries; NumPy is the float64 reference.
 
-    `torch` is the package, or None.
+    `torch` is the package, or None, and `place` is where it computes.
     """
-    place = pytorch.prepare(torch, device)
     done = 0
     rng = np.random.default_rng(0)
     source, upstream = (rng.standard_normal((T, N, H), np.float32) for _ in range(2))
