@@ -74,11 +74,20 @@ private:
     static std::uint64_t bit(std::size_t processor) { return std::uint64_t{1} << processor % kWordBits; }
 };
 
-// Returns the processors that the calling thread may use. Returns nothing if the system does not tell, as on macOS.
-std::optional<Processors> allowed_processors();
-
 // If not 0, allowed_processors() returns the first processors, as many as this. For tests.
 inline std::atomic<unsigned> pretended_processors = 0;
+
+// Returns what the system says that the calling thread may use; nothing if it does not tell, as on macOS.
+std::optional<Processors> processors_of_this_thread();
+
+// Returns the processors that the calling thread may use, if they are known.
+inline std::optional<Processors> allowed_processors() {
+    const unsigned pretended = pretended_processors;
+    if (pretended == 0) return processors_of_this_thread();
+    Processors first;
+    for (unsigned i = 0; i < pretended; ++i) first.add(i);
+    return first;
+}
 
 // Returns the number of the processor that the calling thread uses now; -1 if the system does not tell.
 int current_processor();

@@ -71,12 +71,7 @@ unsigned long long visit_libraries(const std::function<void(std::string_view)>& 
     return visits.loads;
 }
 
-std::optional<Processors> allowed_processors() {
-    if (const unsigned pretended = pretended_processors) {
-        Processors first;
-        for (unsigned i = 0; i < pretended; ++i) first.add(i);
-        return first;
-    }
+std::optional<Processors> processors_of_this_thread() {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0) return std::nullopt;
     return std::bit_cast<Processors>(set);

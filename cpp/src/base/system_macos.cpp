@@ -29,12 +29,7 @@ void skip_exit_functions() {}
 
 unsigned long long visit_libraries(const std::function<void(std::string_view)>& /*visit*/) { return 0; }
 
-std::optional<Processors> allowed_processors() {
-    if (pretended_processors == 0) return std::nullopt;
-    Processors first;
-    for (unsigned i = 0; i < pretended_processors; ++i) first.add(i);
-    return first;
-}
+std::optional<Processors> processors_of_this_thread() { return std::nullopt; }
 
 int current_processor() { return -1; }
 

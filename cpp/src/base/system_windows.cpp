@@ -67,14 +67,10 @@ void* find_function(void* library, const char* name) {
 
 unsigned long long visit_libraries(const std::function<void(std::string_view)>& /*visit*/) { return 0; }
 
-std::optional<Processors> allowed_processors() {
-    Processors found;
-    if (pretended_processors != 0) {
-        for (unsigned i = 0; i < pretended_processors; ++i) found.add(i);
-        return found;
-    }
+std::optional<Processors> processors_of_this_thread() {
     GROUP_AFFINITY affinity{};
     if (GetThreadGroupAffinity(GetCurrentThread(), &affinity) == 0) return std::nullopt;
+    Processors found;
     found.words.at(affinity.Group) = affinity.Mask;
     return found;
 }
