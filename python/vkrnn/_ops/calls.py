@@ -114,18 +114,20 @@ class BoundCall:
         operation = _OPERATIONS[function]
         label = "" if name is None else _checked_label(function, name)
         prefix = f"[{function} '{label}']" if label else f"[{function}]"
-        given = {}
+        given, leak = {}, None
         for key, value in zip(names, arrays, strict=True):
             if type(value) in _AS_THEY_ARE:
                 given[key] = value
             elif key == "lengths" and value is not None:
                 given[key] = as_numpy_integers(value, f"{prefix} {key}:")
             elif key == "leak" and isinstance(value, (float, np.generic)):
-                of_source = str(getattr(given["source"], "dtype", "float32"))  # a wrong source has none
-                given[key] = np.asarray(value, value.dtype if isinstance(value, np.generic) else of_source)
+                leak = value
             elif value is not None or key in operation.required:
                 preferred = device or next((each.device for each in arrays if type(each) is Array), None)
                 given[key] = as_operand(value, f"{prefix} {key}:", preferred)
+        if leak is not None:
+            of_source = str(getattr(given["source"], "dtype", "float32"))  # a wrong source has none
+            given["leak"] = np.asarray(leak, leak.dtype if isinstance(leak, np.generic) else of_source)
         checked = _core.check(operation.cell, operation.gradients, descriptor, given, label)
         ends: tuple[Any, ...] | None = None
         if not operation.gradients:
