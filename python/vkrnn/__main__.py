@@ -101,11 +101,13 @@ def _time(chosen: Sequence[Device]) -> int:
         rows[1:] = [(row.operation, *times, "disturbed" if row.disturbed else "")]
         say(table(rows)[1])
         disturbed = disturbed or row.disturbed
-        if row.ratio:
+        if row.ratio is not None:
             ratios[row.operation] = row.ratio
     say(pytorch.compared(torch, place, ratios))
     if disturbed:
-        say("Something else used the processors during the disturbed rows. End other programs, and run bench again.")
+        say(
+            "Times of the disturbed rows varied, or other programs used the processors: end these, and run bench again."
+        )
     return 0
 
 

@@ -142,6 +142,14 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
 
     if not TYPE_CHECKING:  # type checkers find the names in the classes below, and no others
 
+        def __getitem__(self, index: Any) -> Any:
+            """Return the result at that position, or raise an IndexError that says which there are."""
+            try:
+                return super().__getitem__(index)
+            except IndexError:
+                returned = f"{self._function} returned {_listed(self._fields)}{self._left_out()}"
+                raise IndexError(f"{returned}: expected a position below {len(self)}, got {index}") from None
+
         def __getattr__(self, name: str) -> Any:
             """Return the result of that name, or raise an AttributeError that says why it is absent."""
             if name in self._fields:
@@ -158,8 +166,7 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
                 message = f"{self._function} returned no '{name}': {self._reasons[name]}"
             else:
                 message = f"{self._function} has no result '{name}'; it returned {_listed(self._fields)}"
-                if self._reasons:
-                    message += f", and left out {_listed(self._reasons)}"
+                message += self._left_out()
             raise AttributeError(message, name=name, obj=self)
 
         def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -171,6 +178,9 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         def __delattr__(self, name: str) -> NoReturn:
             """Raise an AttributeError: a tuple does not change."""
             raise AttributeError(f"the results of {self._function} are read-only: cannot delete '{name}'")
+
+    def _left_out(self) -> str:
+        return f", and left out {_listed(self._reasons)}" if self._reasons else ""
 
     def __dir__(self) -> list[str]:
         """Return the names of attributes and results, for completion."""

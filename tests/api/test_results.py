@@ -64,6 +64,14 @@ def test_unknown_name() -> None:
     assert str(caught.value) == "gru has no result 'z'; it returned 'output'"
 
 
+def test_a_missing_position() -> None:
+    """The message says what there is."""
+    with pytest.raises(IndexError) as caught:
+        Results("lstm", ["output"], [np.ones(1)], {"z_state": "no training"})[1]
+    message = "lstm returned 'output', and left out 'z_state': expected a position below 1, got 1"
+    assert str(caught.value) == message
+
+
 def test_repr_shows_shapes_and_no_numbers(results: Results) -> None:
     assert repr(results) == "Results(lstm: output [5, 3, 4] float64, cell_output [5, 3, 4] float32)"
     assert repr(Results("gru", ["output"], ["something"])) == "Results(gru: output str)"

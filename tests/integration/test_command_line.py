@@ -283,29 +283,27 @@ def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     summary = lines[3 + len(rows)]
     if pytorch.find() is None:
         assert summary.startswith("PyTorch is not installed (pip install torch)")
-    elif disturbed:
-        assert summary == "No undisturbed row compares with PyTorch."
     else:
-        assert " takes 1.00 times as long as vkrnn (geometric mean of 6 undisturbed rows), at least 1.00" in summary
+        assert " takes 1.00 times as long as vkrnn (geometric mean of 6 rows), at least 1.00" in summary
     assert lines[4 + len(rows) :] == (
-        ["Something else used the processors during the disturbed rows. End other programs, and run bench again."]
+        ["Times of the disturbed rows varied, or other programs used the processors: end these, and run bench again."]
         * disturbed
     )
 
 
 @pytest.mark.parametrize(
-    ("times", "preemptions", "disturbed"),
+    ("times", "share", "disturbed"),
     [
         ([1.0, 1.1, 1.2], 0, False),
         ([1.0, 2.0, 2.0], 0, True),  # most calls took far longer than the fastest one
         ([1.0, 2.0, 1.0], 0, False),  # a single one did
-        ([0.1, 0.1, 0.1], 25, False),
-        ([0.1, 0.1, 0.1], 26, True),  # equally slow calls, because other programs took turns with this one
+        ([1.0, 1.1, 1.2], 0.09, False),
+        ([1.0, 1.1, 1.2], 0.11, True),  # equally slow calls, because other programs took turns with this one
     ],
 )
-def test_disturbed_times(times: list[float], preemptions: int, *, disturbed: bool) -> None:
-    """A row is called disturbed by its spread, or by how often its threads lost their processors."""
-    timing = bench.Timing.of(times, preemptions)
+def test_disturbed_times(times: list[float], share: float, *, disturbed: bool) -> None:
+    """A row is called disturbed by its spread, or by what other programs had of the processors."""
+    timing = bench.Timing.of(times, share)
     assert (timing.minimum, timing.disturbed) == (1e3 * min(times), disturbed)
     assert timing.spread == sorted(times)[1] / min(times) - 1
 

@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import vkrnn
 from jax_ways import require_ffi
 from oracles import require
 from vkrnn import devices, mpsgraph
@@ -43,6 +45,7 @@ SCRIPTS = {
     DOCS / "jax.md": ("jax", "flax"),
     DOCS / "keras.md": ("torch", "keras"),
     DOCS / "networks.md": (),
+    DOCS / "numerics.md": (),
     DOCS / "streaming.md": ("torch",),
     DOCS / "torch.md": ("keras",),
 }
@@ -124,9 +127,33 @@ def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
 
 
 def test_every_method_is_listed() -> None:
-    """The table has all MPSGraph methods in the documented order, each with the function that computes it."""
-    listed = re.findall(r"^\| `([^`]+)` \| `(\w+)`", (DOCS / "mpsgraph.md").read_text(), re.MULTILINE)
-    assert listed == [(method.swift, mpsgraph._NAMES[method.base].__name__) for method in mpsgraph.METHODS]
+    """The page has all MPSGraph methods in the documented order."""
+    listed = re.findall(r"^\w+\(_:[\w:]+\)$", (DOCS / "mpsgraph.md").read_text(), re.MULTILINE)
+    assert listed == [method.swift for method in mpsgraph.METHODS]
+
+
+@pytest.mark.parametrize(
+    ("cell", "gates", "own"),
+    [
+        ("singleGateRNN", 1, {}),
+        ("LSTM", 4, {"init_cell": (1, 1), "peephole": (4,)}),
+        ("GRU", 3, {"secondary_bias": (1,)}),
+    ],
+)
+def test_gradients_are_listed_in_their_order(cell: str, gates: int, own: dict[str, tuple[int, ...]]) -> None:
+    """The page has the order in which a call with all of the method's arguments returns them."""
+    shapes = {"recurrent_weight": (gates, 1), "input_weight": (gates, 1), "bias": (gates,), "init_state": (1, 1), **own}
+    given = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    source = np.ones((2, 1, 1), np.float32)
+    kind = getattr(vkrnn, f"{cell[0].upper()}{cell[1:]}Descriptor")
+    descriptor = kind(training=True, **({"reset_after": True} if cell == "GRU" else {}))
+    forward, backward = mpsgraph._NAMES[cell], mpsgraph._NAMES[f"{cell}Gradients"]
+    result = forward(source, descriptor=descriptor, **given)
+    saved = {"LSTM": {"cell_output_fwd": "cell_output"}, "GRU": {"output_fwd": "output"}}.get(cell, {})
+    more = {"z_state": result.z_state, **{name: getattr(result, of) for name, of in saved.items()}}
+    found = backward(source, source_gradient=result.output, descriptor=descriptor, **given, **more)
+    (row,) = re.findall(rf"^\| `{cell}Gradients` \| (.*) \|$", (DOCS / "mpsgraph.md").read_text(), re.MULTILINE)
+    assert row.split(", ") == [re.sub("_(.)", lambda each: each[1].upper(), name) for name in found._asdict()]
 
 
 def anchors(page: Path) -> set[str]:

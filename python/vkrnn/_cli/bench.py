@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +18,12 @@ from vkrnn._cli.output import Progress
 from vkrnn._cli.sample import SAMPLES, Floats, Sample, time_calls
 from vkrnn.devices import Device
 
-if sys.platform != "win32":
-    import resource
-
 __all__ = ["Row", "Timing", "run", "time_call"]
 
 T, N, H = 64, 8, 128  # I = H
 _LEAST_CALLS = 5  # one that takes a hundred times as long as usual would show nothing by itself
 _USUAL_SPREAD = 0.5
-_USUAL_PREEMPTIONS = 50  # a second
+_USUAL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,11 @@ class Timing:
     disturbed: bool
 
     @staticmethod
-    def of(times: Sequence[float], preemptions: int) -> Timing:
-        """Return the timing of calls, from the seconds of each and from how often a thread lost its processor."""
+    def of(times: Sequence[float], share: float) -> Timing:
+        """Return the timing of calls, from the seconds of each and the share of the processors that others had."""
         minimum = min(times)
         spread = statistics.median(times) / minimum - 1
-        disturbed = spread > _USUAL_SPREAD or preemptions > _USUAL_PREEMPTIONS * (0.2 + sum(times))
-        return Timing(1e3 * minimum, spread, disturbed)
+        return Timing(1e3 * minimum, spread, spread > _USUAL_SPREAD or share > _USUAL_SHARE)
 
 
 @dataclass(frozen=True)
@@ -68,11 +66,9 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """PyTorch's time over vkrnn's; None if there is none, or if something disturbed one of them."""
+        """PyTorch's time over vkrnn's, if both are known."""
         own, _, theirs = self.timings
-        if own is None or theirs is None or own.disturbed or theirs.disturbed:
-            return None
-        return theirs.minimum / own.minimum
+        return theirs.minimum / own.minimum if own and theirs else None
 
 
 def run(device: Device, progress: Progress, torch: Any, place: str, *, seconds: float = 0.3) -> Iterator[Row]:
@@ -121,13 +117,19 @@ def _calls(
 def time_call(call: Callable[[], object], seconds: float) -> Timing:
     """Time calls for about this time, after a first one that warms up."""
     call()
-    before = _preemptions()
+    start, before = time.perf_counter(), _seconds_of_others()
     times = time_calls(call, seconds, least=_LEAST_CALLS)
-    return Timing.of(times, _preemptions() - before)
+    others = _seconds_of_others() - before
+    return Timing.of(times, others / (time.perf_counter() - start) / (os.cpu_count() or 1))
 
 
-def _preemptions() -> int:
-    """Return how often a thread of this process has lost its processor to another one; 0 if the system cannot tell."""
-    if sys.platform == "win32":
+def _seconds_of_others() -> float:
+    """Return the processor time that was not this process's since the system started; 0 if the system does not tell."""
+    try:
+        all_processors = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+        user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, all_processors.split()[1:9])
+    except (OSError, ValueError):
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    own = os.times()
+    busy = user + nice + system + sum(interrupts_and_stolen)
+    return busy / os.sysconf("SC_CLK_TCK") - own.user - own.system

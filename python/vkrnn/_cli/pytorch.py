@@ -89,12 +89,12 @@ def resident_call(
 
 
 def compared(torch: Any, place: str, ratios: Mapping[str, float]) -> str:
-    """Return a sentence about the speed-ups of vkrnn over PyTorch, by the names of undisturbed rows."""
+    """Return a sentence about the speed-ups of vkrnn over PyTorch, by the names of rows."""
     if torch is None:
         return "PyTorch is not installed (pip install torch), so there is no comparison with it."
     if not ratios:
-        return "No undisturbed row compares with PyTorch."
-    rows = f"{len(ratios)} undisturbed rows" if len(ratios) > 1 else "1 undisturbed row"
+        return "No row compares with PyTorch."
+    rows = f"{len(ratios)} rows" if len(ratios) > 1 else "1 row"
     worst = min(ratios, key=lambda name: ratios[name])
     return (
         f"PyTorch {torch.__version__} on {'the GPU' if place == 'cuda' else 'the CPU'} takes "

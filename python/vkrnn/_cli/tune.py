@@ -82,9 +82,9 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
         names = [_short(each.strategy) for each in (found.default, found.fastest)]
         ratio = found.default.seconds / found.fastest.seconds
         theirs = _time_pytorch(torch, call, place, options.seconds)
-        if theirs and not theirs.disturbed:
+        if theirs:
             ratios[label] = theirs.minimum / (1e3 * found.fastest.seconds)
-        other = "-" if theirs is None else "disturbed" if theirs.disturbed else f"{theirs.minimum:.3f}"
+        other = f"{theirs.minimum:.3f}" if theirs else "-"
         rows.append((label, names[0], times[0], names[1], times[1], f"{ratio:.2f}", other))
     entries, path = tuning.merge(device.profile, faster, as_fast)
     for line in table(rows):
