@@ -110,11 +110,11 @@ TEST(Stream, HasTheBitsOfACallWithoutInputWeight) {
     expect_bits_of_a_call<float>(cpu::chosen_target(), spec);
 }
 
-// Two LSTM layers with I, H inputs and H units each.
+// LSTM layers with I, H, ... inputs and H units each.
 struct Network {
-    explicit Network(std::int64_t I, std::int64_t H) {
+    Network(std::int64_t I, std::int64_t H, std::size_t count = 2) {
         cpu::Numbers numbers;
-        for (std::size_t i = 0; i < 2; ++i) {
+        for (std::size_t i = 0; i < count; ++i) {
             const std::int64_t inputs = i == 0 ? I : H;
             arrays.push_back(numbers.array<float>(4 * H * inputs, 0.3));
             arrays.push_back(numbers.array<float>(4 * H * H, 0.3));
@@ -139,6 +139,24 @@ TEST(Stream, LayersInBlocksEqualLayersInSteps) {
     stream.reset();
     stream.step(std::span(std::as_const(input)), std::span(block));
     EXPECT_EQ(steps, block);
+}
+
+// Their steps are too small for a second thread, which a wavefront of the layers uses.
+TEST(Stream, LayersAsAWavefrontEqualLayersInSteps) {
+    constexpr std::int64_t kSteps = 150;  // more than a block, and no multiple of a piece
+    for (const unsigned threads : {2U, 3U, 4U}) {
+        const cpu::Threads allowed(threads);
+        const Network network(3, 64, 4);
+        Stream stream(Device::open_cpu(), network.layers, {});
+        const auto input = cpu::Numbers().array<float>(kSteps * 3);
+        std::vector<float> steps(kSteps * 64), block(steps.size());
+        for (std::size_t t = 0; t < kSteps; ++t)
+            stream.step(std::span(input.data() + t * 3, 3), std::span(steps.data() + t * 64, 64));
+        stream.reset();
+        stream.step(std::span(std::as_const(input)), std::span(block));
+        EXPECT_GT(cpu::idle_threads(), 0);
+        EXPECT_EQ(steps, block);
+    }
 }
 
 #ifdef VKRNN_COUNTS_ALLOCATIONS

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cpu/run/lanes.h"
+#include "cpu/work/split.h"
 #include "run/buffer_references.h"
 
 namespace vkrnn::cpu {
@@ -13,6 +15,9 @@ namespace {
 
 // Each layer runs this many steps before the next layer begins, so that its output stays in the caches.
 constexpr std::int64_t kBlock = 64;
+
+// A piece of a wavefront.
+constexpr std::int64_t kPieceSteps = 8;
 
 // A block with less work than this needs no poll: it takes about a millisecond at most.
 constexpr double kShortFlops = 1e7;
@@ -203,6 +208,20 @@ unsigned CpuRunner::threads_now(std::int64_t steps) const {
     return step_threads_ > 1 && contended() ? 1 : step_threads_;
 }
 
+unsigned CpuRunner::parts_for(std::int64_t steps) const {
+    // 16-bit layers share the memory in which outputs are narrowed.
+    if (layers_.size() == 1 || half_ || most_threads_ == 1 || steps < 2 * kPieceSteps || contended()) return 1;
+    LaneTimes times(static_cast<std::size_t>((std::min(steps, block_) + kPieceSteps - 1) / kPieceSteps));
+    for (const Layer& layer : layers_) {
+        LoopWork work = layer.loop_work;
+        work.params.T = kPieceSteps;
+        times.add(*layer.loop, layer.constants.data(), work);
+    }
+    const auto [parts, nanoseconds] = times.best_division(most_threads_, static_cast<unsigned>(layers_.size()));
+    const double threads = kThread * (most_threads_ - 1);
+    return threads + nanoseconds < kMostWavefrontTime * times.in_turn(most_threads_) ? parts : 1;
+}
+
 void CpuRunner::run(const void* input, void* output, std::int64_t steps, const Poll& poll) {
     const auto* const in = static_cast<const std::byte*>(input);
     auto* const out = static_cast<std::byte*>(output);
@@ -225,7 +244,9 @@ void CpuRunner::run_steps(const std::byte* in, std::byte* out, std::int64_t step
     for (bool done = false; !done;) {
         try {
             const unsigned threads = threads_now(steps);
-            if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
+            if (const unsigned parts = parts_for(steps); parts > 1) {
+                run_wavefront(in, out, steps, parts, poll);
+            } else if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
                 if (share) share(0, 1);
                 work(solo_.member(), in, out, steps);
             } else {
@@ -276,11 +297,7 @@ void CpuRunner::work(Member& member, const std::byte* input, std::byte* output, 
         for (const Layer& layer : layers_) {
             const bool last = &layer == &layers_.back();
             std::byte* const to = layer.output != nullptr ? layer.output : result;
-            run_layer(member, layer, from, to, some);
-            if (!wait()) return;
-            if (member.rank() == 0)
-                std::memcpy(layer.hidden, to + static_cast<std::uint64_t>(some - 1) * layer.hidden_bytes,
-                            layer.hidden_bytes);
+            if (!run_layer(member, layer, from, to, some, member.size())) return;
             if (half_) {
                 // The next layer reads 16-bit numbers, as if each layer were a call of its own.
                 const auto count = some * static_cast<std::int64_t>(layer.hidden_bytes / sizeof(float));
@@ -295,8 +312,46 @@ void CpuRunner::work(Member& member, const std::byte* input, std::byte* output, 
     }
 }
 
-void CpuRunner::run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
-                          std::int64_t steps) const {
+void CpuRunner::run_wavefront(const std::byte* input, std::byte* output, std::int64_t steps, unsigned parts,
+                              const Poll& poll) const {
+    const auto bytes = [](std::int64_t count, std::uint64_t of_each) {
+        return static_cast<std::uint64_t>(count) * of_each;
+    };
+    std::vector<std::unique_ptr<Lanes>> blocks;
+    for (std::int64_t done = 0; done < steps; done += block_) {
+        const std::int64_t in_block = std::min(block_, steps - done);
+        const std::byte* const source = input + bytes(done, bytes(inputs_, storage_bytes(dtype_)));
+        std::byte* const result = output + bytes(done, layers_.back().hidden_bytes);
+        const auto work = [=, this](Member& member, const Pieces::Piece& piece) {
+            const Layer& layer = layers_[piece.lane];
+            const auto begin = static_cast<std::int64_t>(piece.number) * kPieceSteps;
+            const std::byte* const from =
+                piece.lane == 0 ? source + bytes(begin, bytes(inputs_, storage_bytes(dtype_)))
+                                : layers_[piece.lane - 1].output + bytes(begin, layers_[piece.lane - 1].hidden_bytes);
+            std::byte* const to = (layer.output != nullptr ? layer.output : result) + bytes(begin, layer.hidden_bytes);
+            return run_layer(member, layer, from, to, std::min(kPieceSteps, in_block - begin), 0);
+        };
+        const auto pieces = static_cast<std::size_t>((in_block + kPieceSteps - 1) / kPieceSteps);
+        blocks.push_back(std::make_unique<Lanes>(layers_.size(), pieces, parts, work));
+    }
+    run_on_team(most_threads_, poll, [&](Member& member) {
+        for (const auto& block : blocks)
+            if (!block->run(member)) return;
+    });
+}
+
+bool CpuRunner::run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
+                          std::int64_t steps, unsigned which) const {
+    run_loop(member, layer, input, output, steps);
+    if (member.size() > 1 && member.barrier(which, member.rank(), member.size(), false) == 0) return false;
+    if (member.rank() == 0)
+        std::memcpy(layer.hidden, output + static_cast<std::uint64_t>(steps - 1) * layer.hidden_bytes,
+                    layer.hidden_bytes);
+    return true;
+}
+
+void CpuRunner::run_loop(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
+                         std::int64_t steps) const {
     if (steps == 1 && layer.step != nullptr) {
         StepWork step = layer.step_work;
         step.source = address_of(input);

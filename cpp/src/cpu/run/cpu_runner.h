@@ -46,12 +46,22 @@ private:
     Address in_step_order(const StreamPart& part, const Layer& layer, Address panels, std::int64_t depth);
     [[nodiscard]] unsigned threads_for(std::int64_t steps, unsigned most) const;
     [[nodiscard]] unsigned threads_now(std::int64_t steps) const;
+    // Returns into how many parts a team of most_threads_ is divided to run a block of steps as a wavefront of the
+    // layers; 1 if that gains nothing.
+    [[nodiscard]] unsigned parts_for(std::int64_t steps) const;
     void run_steps(const std::byte* in, std::byte* out, std::int64_t steps, const Poll& poll, const Share& share);
     void run_simple_step(const std::byte* input, std::byte* output);
     // Runs a member's share of all layers over all steps.
     void work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const;
-    void run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
-                   std::int64_t steps) const;
+    // Runs the same as a wavefront, on a team that is divided into `parts`.
+    void run_wavefront(const std::byte* input, std::byte* output, std::int64_t steps, unsigned parts,
+                       const Poll& poll) const;
+    // Runs a member's share of a layer over some steps, and carries the state after barrier `which`, where it returns
+    // false if the team has been stopped.
+    bool run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output, std::int64_t steps,
+                   unsigned which) const;
+    void run_loop(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
+                  std::int64_t steps) const;
     void convert(Member& member, const void* from, void* to, std::int64_t count, bool narrow) const;
     std::byte* take(std::uint64_t bytes, Leases& leases);
     std::byte* take(std::uint64_t bytes) { return take(bytes, leases_); }
