@@ -146,6 +146,31 @@ def test_ways(kind: str, way: str) -> None:
     agree(ways(mine, x, v)[way](), instead.get(way, ways(theirs, x, v)[way])())
 
 
+@every_kind
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_with_an_ample_limit(kind: str, way: str) -> None:
+    """A gradient_clip that nothing reaches changes no derivative."""
+    _, plain = pair(kind, num_layers=2)
+    clipped = getattr(ours, kind)(I, H, num_layers=2, dtype=torch.float64, gradient_clip=1e9)
+    clipped.load_state_dict(plain.state_dict())
+    x, v = some(T, N, I), some(T, N, I)
+    agree(ways(clipped, x, v)[way](), ways(plain, x, v)[way]())
+
+
+@every_kind
+def test_forward_mode_of_a_clipped_gradient(kind: str) -> None:
+    """It is the derivative of what the backward pass returns."""
+    module = getattr(ours, kind)(I, H, dtype=torch.float64, gradient_clip=0.1)
+    free = getattr(ours, kind)(I, H, dtype=torch.float64)
+    free.load_state_dict(module.state_dict())
+    x, v = some(T, N, I), some(T, N, I)
+    gradient, unclipped = (torch.func.grad(lambda x, of=of: of(x)[0].sum()) for of in (module, free))
+    assert (gradient(x) - unclipped(x)).abs().max() > 1e-3
+    step = 1e-6
+    wanted = (gradient(x + step * v) - gradient(x - step * v)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(gradient, (x,), (v,))[1], wanted, rtol=0, atol=1e-8)
+
+
 def test_forward_mode_of_a_vjp() -> None:
     """A backward pass whose forward pass was outside of jvp is refused with what to do."""
     _, mine = pair("LSTM")

@@ -8,17 +8,16 @@ not see those in lists.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from vkrnn.convert._torch_layout import descriptor
 from vkrnn.torch._calls import Planned
+from vkrnn.torch._levels import at_lower_levels, differentiable, requires_gradients
 from vkrnn.torch._loops import network_loop, pulled_back
 from vkrnn.torch._network import (
     Inputs,
@@ -35,9 +34,7 @@ from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
 __all__ = [
     "Form",
     "apply_network",
-    "at_lower_levels",
     "connected",
-    "differentiable",
     "first_with_gradients",
     "gradients_of",
     "has_changed",
@@ -388,28 +385,6 @@ def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:
     return output.data, counter._version, counter  # noqa: SLF001 - torch's name
 
 
-def _below_autograd(operator: Any, inputs: Sequence[Any]) -> Any:
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library does it
-        return operator(*inputs)
-
-
-def at_lower_levels(operator: Any, inputs: Sequence[Any]) -> Any:
-    """Compute from within Function.forward, with derivatives on again for lower levels of torch.func."""
-    if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
-        return _below_autograd(operator, inputs)
-    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # noqa: FBT003, SLF001 - as torch.func does it
-        return _below_autograd(operator, inputs)
-
-
-def requires_gradients(inputs: Sequence[Any]) -> bool:
-    """Return whether a tensor of an operator's arguments requires gradients."""
-    return any(
-        isinstance(value, Tensor) and value.requires_grad
-        for one in inputs
-        for value in (one if isinstance(one, (list, tuple)) else (one,))
-    )
-
-
 def first_with_gradients(inputs: Inputs) -> int:
     """Return the first layer with gradients, or the number of layers if there is none.
 
@@ -425,26 +400,6 @@ def first_with_gradients(inputs: Inputs) -> int:
         if weight.requires_grad:
             return number // inputs.each
     return inputs.layers
-
-
-def differentiable(operator: Any, apply: Callable[..., Any], loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what PyTorch's dispatcher calls before the operator itself where autograd is on.
-
-    In a level of forward mode, that is the `loop`, whose operations PyTorch differentiates in any mode.
-    """
-
-    @unseen_by_dynamo
-    def compute(*inputs: Any) -> Any:
-        if forward_ad._current_level >= 0:  # noqa: SLF001
-            return loop(*inputs)
-        if not (torch.is_grad_enabled() and requires_gradients(inputs)):
-            return _below_autograd(operator, inputs)
-        if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
-            return apply(*inputs)
-        with enable_single_level_autograd_function():
-            return apply(*inputs)
-
-    return compute
 
 
 def _apply_network(*inputs: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from vkrnn._ops import equations
 from vkrnn.convert._torch_layout import FORWARD, descriptor, torch_mode
 from vkrnn.results import STATES
+from vkrnn.torch._levels import apply_at_level, at_lower_levels
 from vkrnn.torch._network import Inputs, Padding
 
 __all__ = ["network_loop", "operation_loop", "pulled_back"]
@@ -22,11 +23,10 @@ __all__ = ["network_loop", "operation_loop", "pulled_back"]
 class _PassedOn(torch.autograd.Function):
     """A state, whose gradient is clamped."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(state: Tensor, _limit: float) -> Tensor:
-        return state.clone()
+    def forward(state: Tensor, limit: float) -> Tensor:
+        found: Tensor = at_lower_levels(torch.ops.vkrnn.passed_on.default, (state, limit))
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, _output: Any) -> None:
@@ -39,6 +39,16 @@ class _PassedOn(torch.autograd.Function):
     @staticmethod
     def jvp(_ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return tangent.clone()
+
+
+# An operator, because torch.func cannot apply a Function from within another operator, as levels of forward mode do.
+_operators = torch.library.Library("vkrnn", "FRAGMENT")
+_operators.define("passed_on(Tensor state, float limit) -> Tensor")
+_operators.impl("passed_on", lambda state, _limit: state.clone(), "CompositeExplicitAutograd")
+_operators.impl("passed_on", lambda *inputs: apply_at_level(_PassedOn, *inputs), "Autograd")
+torch.library.register_vmap(
+    "vkrnn::passed_on", lambda _, axes, state, limit: (torch.ops.vkrnn.passed_on(state, limit), axes[0])
+)
 
 
 class _Torch:
@@ -82,7 +92,7 @@ class _Torch:
         return torch.take_along_dim(x, steps.reshape(*steps.shape, *[1] * (x.dim() - 2)).long(), 0)
 
     def passed_on(self, h: Tensor, limit: float) -> Tensor:
-        found: Tensor = _PassedOn.apply(h, limit)
+        found: Tensor = torch.ops.vkrnn.passed_on(h, limit)
         return found
 
     def scan(self, step: Callable[[Any, Any], Any], carry: Any, rows: dict[str, Tensor]) -> Any:
