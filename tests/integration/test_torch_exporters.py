@@ -95,6 +95,18 @@ def test_onnx(name: str, way: str, *, with_states: bool, caplog: pytest.LogCaptu
         assert scaled_error(one, other.detach().numpy()) < FLOAT32
 
 
+@pytest.mark.parametrize("way", ["TorchScript", "model", "program"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_onnx_of_a_module(kind: str, way: str) -> None:
+    """A module can be the whole model."""
+    onnxruntime = require("onnxruntime")
+    module = getattr(ours, kind)(I, H).eval()
+    session = onnxruntime.InferenceSession(exported(module, way), providers=["CPUExecutionProvider"])
+    x = torch.rand(T + 3, N, I)
+    output, *_ = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert scaled_error(output, module(x)[0].detach().numpy()) < FLOAT32
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_onnx_peephole(*, bias: bool) -> None:
     """TorchScript's exporter writes peepholes that ONNX has, and says which it lacks."""

@@ -38,8 +38,7 @@ class Recurrent(Options):
         self,
         input: Any,  # noqa: A002 - torch's name
         hx: Any = None,
-        *,
-        reset: Any = None,
+        reset: Any = None,  # not by keyword alone, because torch.onnx's older exporter passes all defaults by position
         reset_state: Any = None,
         reset_cell: Any = None,
     ) -> Any:
