@@ -37,7 +37,7 @@ GPU_RECORDS = {
     ],
     "float16": [("gpu-h200-float16", name) for name in ("vkrnn", "vkrnn, cuda", "vkrnn, module")],
     "bfloat16": [("gpu-h200-bfloat16", name) for name in ("vkrnn", "vkrnn, cuda", "vkrnn, module")],
-    "float32, no matrix units": [("gpu-h200-plain", "vkrnn, without matrix units")],
+    "float32, no matrix units, six sizes": [("gpu-h200-plain", "vkrnn, without matrix units")],
 }
 
 Table = list[list[str]]

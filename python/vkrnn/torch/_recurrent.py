@@ -176,9 +176,10 @@ class Recurrent(Options):
         return reset, *starts
 
     def _autocast(self, input: Any) -> torch.dtype | None:  # noqa: A002
-        """Return the type to compute in within torch.autocast: its own on a CUDA device, the parameters' on the CPU.
+        """Return the type to compute in within torch.autocast; None outside of it.
 
-        PyTorch's modules do the same: autocast converts their LSTM on CUDA devices only. None outside of autocast.
+        On a CUDA device it is autocast's own, as of PyTorch's modules. On the CPU it is the parameters', so that results
+        do not lose accuracy for nothing.
         """
         data = input.data if isinstance(input, PackedSequence) else input
         if data.is_cuda:  # autocast leaves float64 as it is
