@@ -63,7 +63,7 @@ _DEVICE = "index in vkrnn.devices() or a part of the name (default: all devices;
 def _devices(selector: str | None) -> list[Device]:
     if selector is None:
         return devices()
-    return [Device(int(selector) if selector.isdecimal() else selector)]
+    return [Device(selector)]
 
 
 def _check(chosen: Sequence[Device]) -> int:

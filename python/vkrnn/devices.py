@@ -352,8 +352,7 @@ def _shared_device(selector: str | None, where: str) -> Device:
     with _lock:
         device = _by_selector.get(selector)
         if device is None or device.closed or device.lost:
-            number = selector is not None and selector.removeprefix("-").isdecimal()
-            index, _ = select(int(selector) if selector and number else selector, where)
+            index, _ = select(selector, where)
             device = _by_index.get(index)
             if device is None or device.closed or device.lost:
                 device = _by_index[index] = Device(index)

@@ -62,7 +62,9 @@ def test_the_order_of_devices() -> None:
 
 
 def test_device_by_position_and_name() -> None:
-    """An index or any part of the name, in any case, selects a device."""
+    """An index, in digits too, or any part of the name, in any case, selects a device."""
+    for index in range(len(vkrnn.devices())):
+        assert vkrnn.Device(str(index)).index == index
     best = vkrnn.devices()[0]
     assert vkrnn.Device().index == 0
     assert vkrnn.Device(0).name == best.name
@@ -79,6 +81,8 @@ def test_unknown_device() -> None:
     with pytest.raises(ValueError) as caught:
         vkrnn.Device("abacus")
     assert str(caught.value) == f"[Device] selector: {message}"
+    with pytest.raises(ValueError, match="expected a part of a device's name, got ''"):
+        vkrnn.Device("")
     with pytest.raises(ValueError) as caught:
         run(device="abacus")
     assert str(caught.value) == f"[single_gate_rnn] device: {message}"

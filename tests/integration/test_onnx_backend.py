@@ -100,7 +100,22 @@ def test_number_of_inputs() -> None:
     model, arrays = a_model()
     with pytest.raises(ValueError) as caught:
         Backend.prepare(model).run([arrays["X"]])
-    assert str(caught.value) == "[Backend] inputs: expected 3 for X, W, R, got 1"
+    assert str(caught.value) == "[Backend] inputs: expected X, W, R, which are 3, got 1"
+
+
+def test_mistakes() -> None:
+    """A path instead of a model, an array alone, and names that the model lacks or needs."""
+    model, arrays = a_model()
+    expected = "[Backend] model: expected an onnx.ModelProto, as from onnx.load(path), got str"
+    with pytest.raises(TypeError, match=f"^{re.escape(expected)}$"):
+        Backend.prepare("model.onnx")
+    prepared = Backend.prepare(model)
+    with pytest.raises(TypeError, match=r"^\[Backend\] inputs: expected X, W, R in a dict or a list, got an array$"):
+        prepared.run(arrays["X"])
+    with pytest.raises(ValueError, match=r"^\[Backend\] inputs: expected X, W, R, got x$"):
+        prepared.run({**arrays, "x": arrays["X"]})
+    with pytest.raises(ValueError, match=r"^\[Backend\] inputs: expected X, W, R, got no R, X$"):
+        prepared.run({"W": arrays["W"]})
 
 
 def test_shapes_that_models_leave_out() -> None:

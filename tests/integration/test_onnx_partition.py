@@ -129,7 +129,7 @@ def test_known_sizes_decide(caplog: pytest.LogCaptureFixture) -> None:
             caplog.clear()
             prepared = Backend.prepare(model)
         assert prepared.runtime == runtime
-        assert "a partition is worth" in prepared.reason
+        assert "a partition pays" in prepared.reason
         assert f"model 'graph' runs with runtime {runtime!r}: {prepared.reason}" in caplog.messages
         given = given_for(T, N)
         assert_near(prepared.run(given), by_onnxruntime(model, given))
@@ -274,7 +274,7 @@ def test_weights_that_are_inputs() -> None:
         assert_near(prepared.run(given), by_onnxruntime(model, given))
     with pytest.raises(ValueError) as caught:
         prepared.run({"X": draw(5, 3, I)})
-    assert str(caught.value) == "[Backend] inputs: expected W, got none"
+    assert str(caught.value) == "[Backend] inputs: expected X, W, R, got no W"
 
 
 def test_nodes_that_onnxruntime_refuses(runs: list[Any]) -> None:

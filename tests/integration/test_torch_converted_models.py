@@ -253,6 +253,12 @@ def test_the_log_says_what_was_converted(caplog: pytest.LogCaptureFixture) -> No
     assert found == [f"{converted} 5", f"{converted} 0"]
 
 
+def test_nothing_to_convert() -> None:
+    """It is a warning, because a part of the model may be missing."""
+    with pytest.warns(UserWarning, match=r"^\[vkrnn.torch.convert\] the model has no recurrent module or cell"):
+        ours.convert(torch.nn.Linear(3, 4))
+
+
 @pytest.mark.parametrize("function", [ours.convert, ours.revert])
 def test_what_is_no_model(function: Any) -> None:
     """The message says what came."""

@@ -14,19 +14,23 @@ _logger = logging.getLogger("vkrnn")
 def select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:
     """Return the index and the profile of the first device that the selector means; None means the best one.
 
+    An int, or digits alone, are a position.
+
     Errors begin with `where`: a TypeError, a ValueError if there is no such device, or a DeviceError if it is a CUDA
     device that cannot be used.
     """
     if selector is not None and (isinstance(selector, bool) or not isinstance(selector, (int, str))):
         raise TypeError(f"{where}: expected an int or a str, got {type(selector).__name__}")
+    if isinstance(selector, str) and selector.removeprefix("-").isdecimal():
+        selector = int(selector)
+    name = selector.lower() if isinstance(selector, str) else ""
     # Ask Vulkan's drivers only if the device may be theirs, because that takes far longer than a call.
     for complete in (False, True):
         profiles = _core.list_devices(complete)
         log_reports()
         for index, profile in enumerate(profiles):
-            if selector in (None, index) or (isinstance(selector, str) and selector.lower() in profile.name.lower()):
+            if selector in (None, index) or (name and name in profile.name.lower()):
                 return index, profile
-    name = selector.lower() if isinstance(selector, str) else ""
     if name.startswith("cuda") and (reason := why_no_cuda(name if ":" in name else "cuda:")):
         raise _core.DeviceError(f"{where}: {selector!r} cannot be used: {reason}")
     listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))

@@ -190,8 +190,8 @@ _PARAGRAPHS = {
         --------
         No error reports these mistakes:
 
-        - The descriptor must be the descriptor of the forward call; only its ``training`` does not matter. With another
-          one, or without one, the results are gradients of another function.
+        - The descriptor and the arguments must be those of the forward call; only ``training`` and `bias` do not
+          matter. With others, or without one, the results are gradients of another function.
         - Time is the first axis. Batch-first arrays are accepted, and computed as N steps of T rows.
         - Results are a named tuple. Gradients of arguments that were not given are left out, so read them by name.
         """,

@@ -70,6 +70,7 @@ class BackendRep(_BackendRep):
         self.device = device
         self.runtime, self.reason, self._runner = choice.runtime, choice.reason, choice.runner
         self._names = [value.name for value in model.graph.input]
+        self._required = {*self._names} - {value.name for value in model.graph.initializer}
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[Array, ...]:  # noqa: ARG002 - the interface has them
         """Return the model's outputs, in its order.
@@ -82,18 +83,31 @@ class BackendRep(_BackendRep):
         Raises
         ------
         ValueError
-            If the number of inputs is wrong. A node may raise other errors.
+            If the number of inputs is wrong, or a name. A node may raise other errors.
+        TypeError
+            If the inputs are a single array.
         """
-        names = self._names
-        if not isinstance(inputs, Mapping):
-            if len(inputs) != len(names):
-                raise ValueError(f"[Backend] inputs: expected {len(names)} for {', '.join(names)}, got {len(inputs)}")
-            inputs = dict(zip(names, inputs, strict=True))
+        inputs = self._named(inputs)
         if self.runtime == "onnxruntime":
             return tuple(self._runner.run(None, _as_arrays(inputs)))
         given = dict(inputs) if self.runtime == "evaluator" else _as_arrays(inputs)
         with self.device:
             return tuple(self._runner.run(None, given))
+
+    def _named(self, inputs: Inputs) -> Mapping[str, Any]:
+        names = self._names
+        expected = f"[Backend] inputs: expected {', '.join(names)}"
+        if isinstance(inputs, Mapping):
+            if unknown := inputs.keys() - names:
+                raise ValueError(f"{expected}, got {', '.join(sorted(unknown))}")
+            if missing := self._required - inputs.keys():
+                raise ValueError(f"{expected}, got no {', '.join(sorted(missing))}")
+            return inputs
+        if hasattr(inputs, "shape"):
+            raise TypeError(f"{expected} in a dict or a list, got an array")
+        if len(inputs) != len(names):
+            raise ValueError(f"{expected}, which are {len(names)}, got {len(inputs)}")
+        return dict(zip(names, inputs, strict=True))
 
 
 def _as_arrays(inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -149,6 +163,9 @@ class Backend(_Backend):
         ImportError
             If `runtime` needs onnxruntime, which cannot be imported.
         """
+        if not isinstance(model, ModelProto):
+            got = type(model).__name__
+            raise TypeError(f"[Backend] model: expected an onnx.ModelProto, as from onnx.load(path), got {got}")
         super().prepare(_with_shapes(model), "CPU", **kwargs)
         # Inside functions of the model, the evaluator would use its own operators.
         inlined = inline_local_functions(model)

@@ -105,10 +105,10 @@ def _on_cpu(library: Any, model: ModelProto, partition: Partition | None, reason
     if partition is None:
         return Choice("onnxruntime", reason, session_of(library, model, spins=True))
     least = WORTH * partition.sessions
-    rule = f"a partition is worth {least:.2g} operations of recurrent nodes after their first step"
+    rule = f"a partition pays from {least:.2g} operations in recurrent nodes on, without their first step"
     if partition.work is None:
         whole = session_of(library, model, spins=True)
-        return Choice("auto", f"{rule}, and the sizes of a run decide", _BySizes(partition, whole, least))
+        return Choice("auto", f"{rule}; that depends on the sizes of each run", _BySizes(partition, whole, least))
     reason = f"{rule}, and the model has {partition.work:.2g}"
     if partition.work >= least:
         return Choice("partition", reason, partition)

@@ -81,11 +81,7 @@ class Partition:
         return [values[name] for name in self._outputs], sum(node.work(values) for node in recurrent)
 
     def _values(self, inputs: Mapping[str, Any]) -> Values:
-        values = {**self._constants, **self._defaults, **inputs}
-        missing = self._inputs - values.keys()
-        if missing:
-            raise ValueError(f"[Backend] inputs: expected {', '.join(sorted(missing))}, got none")
-        return values
+        return {**self._constants, **self._defaults, **inputs}
 
 
 @dataclass

@@ -64,6 +64,8 @@ def convert(model: torch.nn.Module, *, backend: Backend = "auto", frozen: bool =
         if chosen != Recurrent.backend:
             module.__dict__["backend"] = chosen
     _logger.info("[vkrnn.torch.convert] modules converted: %d", len(found))
+    if not found and not any(isinstance(each, (Recurrent, Cell)) for each in model.modules()):
+        warn_caller("[vkrnn.torch.convert] the model has no recurrent module or cell of PyTorch to convert")
     return _freeze(model) if frozen else model
 
 

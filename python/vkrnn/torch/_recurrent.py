@@ -178,8 +178,8 @@ class Recurrent(Options):
     def _autocast(self, input: Any) -> torch.dtype | None:  # noqa: A002
         """Return the type to compute in within torch.autocast; None outside of it.
 
-        On a CUDA device it is autocast's own, as of PyTorch's modules. On the CPU it is the parameters', so that results
-        do not lose accuracy for nothing.
+        On a CUDA device it is autocast's own, as of PyTorch's modules. On the CPU it is the parameters', because a
+        smaller type would make nothing faster.
         """
         data = input.data if isinstance(input, PackedSequence) else input
         if data.is_cuda:  # autocast leaves float64 as it is
