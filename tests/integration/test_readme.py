@@ -47,7 +47,6 @@ SCRIPTS = {
     DOCS / "networks.md": (),
     DOCS / "numerics.md": (),
     DOCS / "streaming.md": ("torch",),
-    DOCS / "torch.md": ("keras",),
 }
 NEED_A_GPU = {DOCS / "cuda.md", DOCS / "devices.md"}
 
