@@ -84,7 +84,7 @@ def main() -> None:
         "CPUs, against PyTorch",
         {machine: on_cpu(record) for machine, record in CPU_RECORDS.items()},
     )
-    left.set_ylabel("times as fast (hollow: with gradients)")
+    left.set_ylabel("times as fast, a dot for each cell and size\n(hollow: with gradients)")
     figure.savefig(PLOT, metadata={"Date": None})
 
 
