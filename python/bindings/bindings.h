@@ -19,6 +19,9 @@ namespace vkrnn::python {
 
 namespace py = pybind11;
 
+// Calls with more work than this take tens of microseconds, so they release the GIL.
+constexpr double kLongFlops = 1e6;
+
 // A plan as Python holds it, shared with the device's cache.
 struct SharedPlan {
     std::shared_ptr<const Plan> plan;
@@ -216,6 +219,7 @@ void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 void register_cuda(py::module_& module);
 void register_tensor_calls(py::module_& module);
+void register_steps(py::module_& module);  // takes tensor calls
 void register_layers(py::module_& module);
 void register_network(py::module_& module);
 void register_streams(py::module_& module);

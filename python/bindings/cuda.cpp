@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "dlpack.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::python {
@@ -28,24 +29,6 @@ Array borrow(py::object owner, std::shared_ptr<Device> device, std::uintptr_t ad
     return array;
 }
 
-// The structs of DLPack's C interface before version 1, which all libraries read.
-struct DlTensor {
-    std::uintptr_t data;  // a pointer there
-    std::int32_t device_type, device_id;
-    std::int32_t axes;
-    std::uint8_t type_code, type_bits;
-    std::uint16_t type_lanes;
-    std::int64_t* shape;
-    std::int64_t* strides;  // null: C-contiguous
-    std::uint64_t byte_offset;
-};
-struct DlManagedTensor {
-    DlTensor tensor;
-    void* context;
-    void (*deleter)(DlManagedTensor*);
-};
-constexpr std::int32_t kDlCuda = 2;
-constexpr std::uint8_t kDlFloat = 2, kDlBfloat = 4;
 constexpr const char* kDlName = "dltensor";
 
 // What another library keeps of an array.

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_core, module) {
     register_calls(module);
     register_cuda(module);
     register_tensor_calls(module);
+    register_steps(module);
     register_layers(module);
     register_network(module);
     register_streams(module);

@@ -15,9 +15,6 @@ using py::literals::operator""_a;
 
 const std::string kPrefix = "[stream] ";
 
-// Steps with more work than this take tens of microseconds, so they release the GIL.
-constexpr double kLongFlops = 1e6;
-
 std::string text_of(const py::array& array) {
     std::string text;
     for (py::ssize_t axis = 0; axis < array.ndim(); ++axis)

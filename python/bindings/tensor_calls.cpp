@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "host_call.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
@@ -19,7 +20,6 @@
 namespace vkrnn::python {
 namespace {
 
-using Addresses = std::vector<std::uintptr_t>;
 // An operand's name, its layer, dtype and shape. Layer kAllLayers: the operand has equal parts for all layers, one
 // after the other along its first axis.
 using GivenOperand = std::tuple<std::string, std::int64_t, std::string, TensorShape>;
@@ -32,12 +32,6 @@ struct Part {
     std::uint64_t offset = 0;  // in bytes; in tensors like this one until the plan is made
 };
 
-struct Result {
-    std::string name;
-    std::int64_t layer;
-    TensorShape shape;
-};
-
 // Returns whether this is the tensor of any state.
 template <class What>
 bool is_one_of(What StateTensors::*tensor, What what) {
@@ -45,7 +39,7 @@ bool is_one_of(What StateTensors::*tensor, What what) {
 }
 
 // A checked call and its plan, which can run many times.
-class TensorCall {
+class TensorCall : public HostCall {
 public:
     // A call of one layer or of several layers with the same options, forward or, if `gradients`, back. `trained` is
     // the first layer with training states. `operands` has all but the lengths, which come last; their numbers are
@@ -77,8 +71,10 @@ public:
         for (std::size_t i = 0; i < made_.results.size(); ++i) add_result(i);
     }
 
-    [[nodiscard]] const std::vector<Result>& results() const { return results_; }
-    [[nodiscard]] bool usable() const { return !device_->closed() && !device_->lost(); }
+    [[nodiscard]] const std::vector<Result>& results() const override { return results_; }
+    [[nodiscard]] bool usable() const override { return !device_->closed() && !device_->lost(); }
+    [[nodiscard]] Dtype dtype() const override { return specs_.front().dtype; }
+    [[nodiscard]] const std::shared_ptr<Device>& device() const override { return device_; }
     // Returns the bytes of memory that the latest call on a CUDA device took for itself.
     [[nodiscard]] std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
@@ -123,15 +119,23 @@ public:
             arrays.append(is_array ? view(array.cast<const Array&>()) : array);
             at.push_back(static_cast<std::byte*>(py::array(arrays[arrays.size() - 1]).mutable_data()));
         }
+        run_at(operands, at);
+        return arrays;
+    }
+
+    void run_at(const Addresses& operands, const std::vector<std::byte*>& results) const override {
         std::vector<InputLocation> from;
+        from.reserve(read_.size());
         for (const Part& part : read_)
             from.push_back({reinterpret_cast<const std::byte*>(operands.at(part.number)) + part.offset});
         std::vector<ResultLocation> to;
-        for (const Part& part : written_) to.push_back({at[part.number] + part.offset});
+        to.reserve(written_.size());
+        for (const Part& part : written_) to.push_back({results.at(part.number) + part.offset});
+        if (plan().flops < kLongFlops && device_->profile().backend == Backend::native)
+            return run_plan(*device_, made_.plan, from, to, true, label_, {});
         const EnvironmentCopy environment(kCallVariables);
         const Unlocked unlocked;
         run_plan(*device_, made_.plan, from, to, true, label_, &interrupted);
-        return arrays;
     }
 
 private:
@@ -239,7 +243,8 @@ private:
 }  // namespace
 
 void register_tensor_calls(py::module_& module) {
-    py::class_<TensorCall>(module, "TensorCall")
+    py::class_<HostCall, std::shared_ptr<HostCall>>(module, "HostCall");
+    py::class_<TensorCall, HostCall, std::shared_ptr<TensorCall>>(module, "TensorCall")
         .def(py::init<std::shared_ptr<Device>, const std::string&, py::handle, std::size_t, bool, std::size_t,
                       const std::vector<GivenOperand>&, const std::optional<py::array>&, bool, bool, bool>(),
              py::arg("device"), py::arg("cell_name"), py::arg("descriptor"), py::kw_only(), py::arg("layers"),
@@ -249,7 +254,7 @@ void register_tensor_calls(py::module_& module) {
                                [](const TensorCall& call) {
                                    py::tuple results(call.results().size());
                                    for (std::size_t i = 0; i < results.size(); ++i) {
-                                       const Result& result = call.results()[i];
+                                       const HostCall::Result& result = call.results()[i];
                                        results[i] =
                                            py::make_tuple(result.name, result.layer, py::tuple(py::cast(result.shape)));
                                    }

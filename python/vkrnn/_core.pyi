@@ -259,7 +259,9 @@ def borrow(
     owner: Any, device: Device, address: int, dtype: np.dtype[Any], shape: Sequence[int], keep: object
 ) -> Array: ...
 
-class TensorCall:
+class HostCall: ...
+
+class TensorCall(HostCall):
     def __init__(
         self,
         device: Device,
@@ -292,6 +294,26 @@ class TensorCall:
         allocator: Callable[[int], int],
     ) -> None: ...
     def run_on_host(self, operands: Sequence[int], owner: object, dtype: np.dtype[Any]) -> list[npt.NDArray[Any]]: ...
+
+class TensorRun:
+    def __init__(
+        self, call: HostCall, interface: object, wanted: Sequence[tuple[int, bool]], openmp: OpenMP | None
+    ) -> None: ...
+    def run(self, operands: list[Any]) -> tuple[Any, ...]: ...
+
+class StepCall:
+    def __init__(
+        self,
+        run: TensorRun,
+        *,
+        check: Callable[..., bool],
+        order: Sequence[int],
+        states: int,
+        is_lstm: bool,
+        pack: Callable[[list[Any]], list[tuple[str, dict[str, Any], object]]] | None,
+        bytes: Sequence[int],
+    ) -> None: ...
+    def run(self, source: object, hx: object, parameters: dict[str, Any]) -> Any: ...
 
 def lend(array: Array, stream: int) -> int: ...
 def to_dlpack(array: Array, stream: int) -> object: ...

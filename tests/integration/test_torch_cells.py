@@ -13,6 +13,8 @@ from oracles import require
 from tolerances import TORCH_IN_FLOAT64
 
 torch = require("torch")
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 import vkrnn.torch as ours  # noqa: E402
 
 pytestmark = [
@@ -174,6 +176,10 @@ def test_transforms(kind: str) -> None:
             torch.testing.assert_close(own, each, rtol=0, atol=TORCH_IN_FLOAT64)
     program = torch.export.export(cell, (many[0], hx)).module()
     traced = torch.jit.trace(cell, (many[0], hx))
+    with torch.no_grad():  # after a call that is kept
+        wanted_h = [cell(each, hx) for each in many[:3]][2]
+        made = make_fx(lambda x: cell(x, hx))(many[0])
+        torch.testing.assert_close(made(many[2]), wanted_h, rtol=0, atol=TORCH_IN_FLOAT64)
     recorded = torch.fx.symbolic_trace(torch.nn.Sequential(cell))
     for one, given in ((program, (many[0], hx)), (traced, (many[0], hx))):
         torch.testing.assert_close(one(*given), wanted[0], rtol=0, atol=TORCH_IN_FLOAT64)

@@ -116,6 +116,7 @@ class _RepeatedCall:
             or may_round() is not self._rounds
             or torch.is_autocast_enabled("cuda")
             or torch._C._is_tracing()  # noqa: SLF001
+            or torch._C._len_torch_dispatch_stack()  # noqa: SLF001 - not all modes are among the keys
             or forward_ad._current_level >= 0  # noqa: SLF001
             or len(states) + len(parameters) + 1 != self._count
             or not self._is_same(source, *states, *parameters)

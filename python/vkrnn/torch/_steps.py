@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from vkrnn.devices import resolve
+from vkrnn import _core
+from vkrnn._interop.torch_tensors import to_array
+from vkrnn.convert._torch_layout import FORWARD, descriptor, from_torch_layout, torch_mode
+from vkrnn.devices import default_device
 from vkrnn.torch._autograd import (
     Form,
     first_with_gradients,
@@ -19,13 +23,18 @@ from vkrnn.torch._autograd import (
     save,
 )
 from vkrnn.torch._calls import ALL, Planned, keep_until_read, may_round
-from vkrnn.torch._network import Inputs, names_of_weights, network, plan_network, results_of
+from vkrnn.torch._network import Inputs, names_of_weights, network, plan_network
 from vkrnn.torch._repeated import can_compare, comparison
+from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_plain, seen_by_others, unseen_by_dynamo
 
 __all__ = ["Steps", "step"]
 
 _MOST = 64  # calls of a cell
+_VARIANTS = 3  # of a call
+# Steps of one row with fewer elements of weights use packed weights, if they are the same as in the step before.
+_PACKED = 90_000
+_EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # of PyTorch 2.10 or later
 
 
 def step(mode: str, source: Tensor, weights: Sequence[Tensor], states: Sequence[Tensor], mask: Tensor | None) -> Any:
@@ -41,18 +50,21 @@ class Steps:
     """A cell's calls on tensors that one comparison in C++ recognizes, by the input's shape and what there is."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[Any, ...], _Step | _TorchsStep] = {}
+        self._calls: dict[tuple[Any, ...], list[_Step | _TorchsStep]] = {}  # the latest first
 
     def call(self, cell: Any, source: Any, hx: Any) -> Any:
         """Return the results of a call that was kept; None for any other call."""
         if type(source) is not Tensor:
             return None
-        known = self._calls.get((source.shape, hx is None, torch.is_grad_enabled()))
-        return None if known is None else known.compute(cell, source, hx)
+        for known in self._calls.get((source.shape, hx is None, torch.is_grad_enabled()), ()):
+            found = known.compute(cell, source, hx)
+            if found is not None:
+                return found
+        return None
 
     def leave(self, source: Tensor, hx: Any) -> None:
         """Leave calls like this one to PyTorch."""
-        self._calls[source.shape, hx is None, torch.is_grad_enabled()] = _TorchsStep(source)
+        self._calls[source.shape, hx is None, torch.is_grad_enabled()] = [_TorchsStep(source)]
 
     def keep(self, cell: Any, source: Tensor, hx: Any) -> None:
         """Keep a call that was computed before, and so has no mistakes, if calls like it can take a shorter way."""
@@ -77,7 +89,8 @@ class Steps:
             return
         if len(self._calls) == _MOST:
             self._calls.clear()
-        self._calls[key] = _Step(cell, source, states, parameters)
+        # States of a loop's first step differ from later ones: they require no gradients, or were made elsewhere.
+        self._calls[key] = [_Step(cell, source, states, parameters), *self._calls.get(key, ())][:_VARIANTS]
 
 
 class _TorchsStep:
@@ -120,23 +133,42 @@ class _Step:
         self.backward: dict[tuple[bool, ...], _Backward] = {}  # by which upstream gradients there are, and precision
         # Where the results are among those of the plan.
         at = {name: number for number, (name, _) in enumerate(self.planned.names)}
-        self._h, self._c = at["output"], at.get("last_cell")
-        self._kept = [at[name] for name in ("z_state", "cell_output") if name in at]
-        self._bits = source.dtype if source.itemsize == 2 else None
+        states_at = [(at["output"], True), *((at[name], True) for name in ("last_cell",) if name in at)]
+        self._has_cell = len(states_at) == 2
+        kept = [(at[name], False) for name in ("z_state", "cell_output") if name in at]
+        self._results = Results(self.planned, [*states_at, *kept])
+        self._short = None
+        if self.form.trained and not self._same and self._results.run is not None:
+            packs = len(source) == 1 and source.itemsize >= 4 and sum(each.numel() for each in weights) <= _PACKED
+            self._short = _core.StepCall(
+                self._results.run,
+                check=self._is_same,
+                order=self._order,
+                states=self._count,
+                is_lstm=self._has_cell,
+                pack=functools.partial(_packed, self._mode) if packs else None,
+                bytes=[each.nbytes for each in parameters],
+            )
 
     def compute(self, cell: Any, source: Tensor, hx: Any) -> Any:
         """Return the results; None if it is another kind of call. `source` is a Tensor."""
+        if (
+            cell.mode_with_options != self._mode
+            or torch._C._is_tracing()  # noqa: SLF001
+            or torch._C._len_torch_dispatch_stack()  # noqa: SLF001 - not all modes are among the keys
+            or forward_ad._current_level >= 0  # noqa: SLF001
+            or (self.on_host and default_device() is not self.planned.owner)
+        ):
+            return None
+        if self._short is not None:
+            return self._short.run(source, hx, cell._parameters)  # noqa: SLF001
         states: Any = () if hx is None else hx if type(hx) is tuple else (hx,)
         parameters = [each for each in cell._parameters.values() if each is not None]  # noqa: SLF001
         if (
             len(states) != self._count
             or _are_same(states) is not self._same
-            or cell.mode_with_options != self._mode
             or may_round() is not self._rounds
             or torch.is_autocast_enabled(self._type)
-            or torch._C._is_tracing()  # noqa: SLF001
-            or forward_ad._current_level >= 0  # noqa: SLF001
-            or (self.on_host and resolve(None, "[vkrnn.torch]") is not self.planned.owner)
             or not self.planned.core.usable
             or not self._is_same(source, *(states[:1] if self._same else states), *parameters)
         ):
@@ -144,21 +176,44 @@ class _Step:
         weights = [parameters[at] for at in self._order]
         if self.form.trained == 0:
             return _apply(self, source, *weights, *states, *(None, None, None)[: 3 - self._count])
-        h, c, _ = self.run((source, *weights, *states))
+        h, c, _ = self.run([source, *weights, *states])
         return h if c is None else (h, c)
 
-    def run(self, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    def run(self, operands: list[Tensor]) -> tuple[Tensor, Tensor | None, Sequence[Tensor]]:
         """Return h, the cell of an LSTM, and what gradients need."""
-        if not self.on_host:
-            output, _, c_n, kept = results_of(self.planned.kind, self.planned.run(operands))
-            return output.squeeze(0), None if c_n is None else c_n.squeeze(0), kept
-        arrays = self.planned.run_on_host(operands)
-        c = None if self._c is None else self._tensor(arrays[self._c][0])
-        return self._tensor(arrays[self._h][0]), c, [self._tensor(arrays[at]) for at in self._kept]
+        h, *found = self._results.of(operands)
+        return (h, found[0], found[1:]) if self._has_cell else (h, None, found)
 
-    def _tensor(self, array: Any) -> Tensor:
-        found = torch.from_numpy(array)
-        return found if self._bits is None else found.view(self._bits)
+
+class Results:
+    """Runs of a plan that return some results as tensors, by their numbers, or without their first axis."""
+
+    def __init__(self, planned: Planned, wanted: list[tuple[int, bool]]) -> None:
+        self._planned, self._wanted = planned, wanted
+        self.run: _core.TensorRun | None = None
+        if planned.owner.backend == "native" and _EXCHANGE is not None:
+            threads = pytorch_threads if isinstance(pytorch_threads, _core.OpenMP) else None
+            self.run = _core.TensorRun(planned.core, _EXCHANGE, wanted, threads)
+
+    def of(self, operands: list[Tensor]) -> Sequence[Any]:
+        """Return the results, and None for negative numbers. Operands are contiguous."""
+        if self.run is not None:
+            return self.run.run(operands)
+        found = list(self._planned.run(operands).values())
+        return [
+            None if number < 0 else found[number].squeeze(0) if drops_axis else found[number]
+            for number, drops_axis in self._wanted
+        ]
+
+
+def _packed(mode: str, weights: list[Tensor]) -> list[tuple[str, dict[str, Any], Any]]:
+    """Return a cell as a layer with weights in vkrnn's layout."""
+    how = descriptor(mode, bidirectional=False)
+    arrays: list[Any] = list(map(to_array, weights))
+    peephole = arrays.pop() if len(arrays) % 2 else None
+    matrices, biases = arrays[:2], arrays[2:] or (None, None)
+    given = from_torch_layout((*matrices, *biases, peephole), how)
+    return [(FORWARD[torch_mode(mode)].__name__, given, how)]
 
 
 def _are_same(states: Sequence[Tensor]) -> bool:
@@ -194,27 +249,15 @@ class _RepeatedStep(torch.autograd.Function):
         return None, _row(d_source), *d_weights, _row(d_h_0), _row(d_c_0), None
 
 
-class _Backward:
-    """A plan for gradients of a step, and where its results belong."""
+class _Backward(Results):
+    """A plan for the gradients of a step with respect to the source, the weights and the states."""
 
     def __init__(self, planned: Planned, weights: int) -> None:
-        self.planned = planned
         at = {name: number for number, name in enumerate(planned.names)}
         names = ("source", 0), *names_of_weights(1, weights), ("init_state", ALL), ("init_cell", ALL)
         states = {"source", "init_state", "init_cell"}  # which have a step in front
-        self._places = [(name, at.get(name), name[0] in states) for name in names]
-
-    def run(self, operands: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return the gradients with respect to the source, the weights and the states."""
-        dtype, found = operands[0].dtype, []
-        if not operands[0].is_cpu:
-            named = self.planned.run(operands)
-            return [_row(named.get(name)) if is_state else named.get(name) for name, _, is_state in self._places]
-        arrays = self.planned.run_on_host(operands)
-        for _, at, is_state in self._places:
-            tensor = None if at is None else torch.from_numpy(arrays[at][0] if is_state else arrays[at])
-            found.append(tensor.view(dtype) if tensor is not None and dtype.itemsize == 2 else tensor)
-        return found
+        super().__init__(planned, [(at.get(name, -1), name[0] in states) for name in names])
+        self.planned = planned
 
 
 def _run_backward(
@@ -244,7 +287,7 @@ def _run_backward(
             return None
     if not call.on_host:
         keep_until_read(tensors[0], tensors[-3], tensors[-2])
-    return [*known.run(operands), None]
+    return [*known.of(operands), None]
 
 
 def _row(gradient: Tensor | None) -> Tensor | None:
