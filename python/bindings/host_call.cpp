@@ -42,6 +42,9 @@ struct OnThreads {
     const bool is_on;
 };
 
+constexpr std::uint8_t code_of(Dtype dtype) { return dtype == Dtype::bfloat16 ? kDlBfloat : kDlFloat; }
+constexpr std::uint8_t bits_of(Dtype dtype) { return static_cast<std::uint8_t>(8 * storage_bytes(dtype)); }
+
 std::uint64_t bytes_of(std::span<const std::int64_t> shape, Dtype dtype) {
     std::uint64_t bytes = storage_bytes(dtype);
     for (const std::int64_t axis : shape) bytes *= static_cast<std::uint64_t>(axis);
@@ -56,10 +59,14 @@ HostTensors::HostTensors(py::capsule interface) : interface_(std::move(interface
     if (version.major != 1) throw ValueError("[tensors] expected DLPack's exchange interface of version 1");
 }
 
-std::uintptr_t HostTensors::address(PyObject* tensor) const {
+std::uintptr_t HostTensors::address(PyObject* tensor, Dtype dtype, std::uint64_t bytes) const {
     DlTensor view{};
     if (functions_of(interface_).view(tensor, &view) != 0) throw py::error_already_set();
-    return view.data + view.byte_offset;
+    if (view.device_type != kDlCpu || view.type_code != code_of(dtype) || view.type_bits != bits_of(dtype)) return 0;
+    std::int64_t elements = 1;
+    for (std::int32_t axis = view.axes; axis-- > 0; elements *= view.shape[axis])
+        if (view.shape[axis] != 1 && view.strides[axis] != elements) return 0;
+    return static_cast<std::uint64_t>(elements) * storage_bytes(dtype) == bytes ? view.data + view.byte_offset : 0;
 }
 
 std::pair<py::object, std::byte*> HostTensors::make(const std::shared_ptr<Device>& device, Dtype dtype,
@@ -77,14 +84,17 @@ std::pair<py::object, std::byte*> HostTensors::make(const std::shared_ptr<Device
         made->shape.at(axis) = shape[axis];
         made->strides.at(axis) = stride;
     }
-    const auto bits = static_cast<std::uint8_t>(8 * storage_bytes(dtype));
-    made->managed = {
-        {1, 0},
-        made,
-        &Made::destroy,
-        0,
-        {reinterpret_cast<std::uintptr_t>(at), kDlCpu, 0, static_cast<std::int32_t>(shape.size()),
-         dtype == Dtype::bfloat16 ? kDlBfloat : kDlFloat, bits, 1, made->shape.data(), made->strides.data(), 0}};
+    made->managed = {{1, 0}, made, &Made::destroy, 0, {}};
+    made->managed.tensor = {reinterpret_cast<std::uintptr_t>(at),
+                            kDlCpu,
+                            0,
+                            static_cast<std::int32_t>(shape.size()),
+                            code_of(dtype),
+                            bits_of(dtype),
+                            1,
+                            made->shape.data(),
+                            made->strides.data(),
+                            0};
     void* object = nullptr;
     if (functions_of(interface_).import_tensor(&made->managed, &object) != 0) {
         Made::destroy(&made->managed);
@@ -110,10 +120,19 @@ TensorRun::TensorRun(std::shared_ptr<HostCall> call, py::capsule interface, Want
     }
 }
 
-py::tuple TensorRun::run(const py::list& operands) const {
+bool TensorRun::add(Addresses& operands, PyObject* tensor) const {
+    const std::vector<std::uint64_t>& bytes = call_->operand_bytes();
+    if (operands.size() == bytes.size()) return false;
+    operands.push_back(tensors_.address(tensor, call_->dtype(), bytes[operands.size()]));
+    return operands.back() != 0;
+}
+
+py::object TensorRun::run(const py::list& operands) const {
     Addresses at;
     at.reserve(operands.size());
-    for (const py::handle operand : operands) at.push_back(tensors_.address(operand.ptr()));
+    for (const py::handle operand : operands)
+        if (!add(at, operand.ptr())) return py::none();
+    if (at.size() != call_->operand_bytes().size()) return py::none();
     return run_at(at);
 }
 

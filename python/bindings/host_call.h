@@ -31,6 +31,9 @@ public:
     [[nodiscard]] virtual Dtype dtype() const = 0;
     [[nodiscard]] virtual const std::shared_ptr<Device>& device() const = 0;
 
+    // Returns the bytes of each operand.
+    [[nodiscard]] virtual const std::vector<std::uint64_t>& operand_bytes() const = 0;
+
     // Runs on operands in host memory. `results` says where each result goes.
     virtual void run_at(const Addresses& operands, const std::vector<std::byte*>& results) const = 0;
 };
@@ -42,8 +45,8 @@ public:
     // `interface` is torch.Tensor.__dlpack_c_exchange_api__. Throws ValueError if it is another version's.
     explicit HostTensors(py::capsule interface);
 
-    // Returns where a contiguous tensor's elements are.
-    [[nodiscard]] std::uintptr_t address(PyObject* tensor) const;
+    // Returns where a tensor's elements are, or 0 if it is not a contiguous one in host memory of this type and size.
+    [[nodiscard]] std::uintptr_t address(PyObject* tensor, Dtype dtype, std::uint64_t bytes) const;
 
     // Returns a new contiguous tensor whose elements are not set, and where these are.
     [[nodiscard]] std::pair<py::object, std::byte*> make(const std::shared_ptr<Device>& device, Dtype dtype,
@@ -61,7 +64,10 @@ public:
     // `openmp` is the OpenMP on whose threads calls run, or None.
     TensorRun(std::shared_ptr<HostCall> call, py::capsule interface, Wanted wanted, py::object openmp);
 
-    [[nodiscard]] py::tuple run(const py::list& operands) const;
+    // Returns the results, or None if the operands do not have the type and sizes of those that were planned.
+    [[nodiscard]] py::object run(const py::list& operands) const;
+    // Adds the operand's address to the others. Returns false if it does not have the type or size of that number.
+    [[nodiscard]] bool add(Addresses& operands, PyObject* tensor) const;
     [[nodiscard]] py::tuple run_at(const Addresses& operands) const;
     [[nodiscard]] const HostCall& call() const { return *call_; }
     [[nodiscard]] const HostTensors& tensors() const { return tensors_; }

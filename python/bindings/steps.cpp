@@ -56,11 +56,13 @@ public:
         if (!same) throw py::error_already_set();
         if (same.ptr() != Py_True) return py::none();
 
-        Addresses operands{run_.tensors().address(given[0])};
+        Addresses operands;
         operands.reserve(count);
         const std::span all(given.data() + 1 + states_, bytes_.size());
-        for (const std::size_t number : order_) operands.push_back(run_.tensors().address(all[number]));
-        for (std::size_t i = 0; i < states_; ++i) operands.push_back(run_.tensors().address(given[1 + i]));
+        bool fits = run_.add(operands, given[0]);
+        for (const std::size_t number : order_) fits = fits && run_.add(operands, all[number]);
+        for (std::size_t i = 0; i < states_; ++i) fits = fits && run_.add(operands, given[1 + i]);
+        if (!fits) return py::none();
         if (!pack_.is_none()) {
             if (py::object found = run_packed(operands)) return found;
             if (!pack_.is_none()) take_weights(operands, all);

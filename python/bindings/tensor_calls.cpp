@@ -52,7 +52,12 @@ public:
         label_ = message_prefix(cell, gradients, {});
         NetworkArguments arguments{std::vector<Arguments>(layers), {}, trained, {packed, torch_layout}};
         NetworkUpstream upstream{{}, std::vector<Arguments>(layers)};
-        for (const GivenOperand& operand : operands) add(operand, arguments, upstream);
+        for (const GivenOperand& operand : operands) {
+            add(operand, arguments, upstream);
+            operand_bytes_.push_back(1);
+            for (const std::int64_t axis : std::get<TensorShape>(operand))
+                operand_bytes_.back() *= static_cast<std::uint64_t>(axis);
+        }
         if (lengths) {
             TensorInfo info = info_of(*lengths, Argument::lengths);
             inputs_[{0, Argument::lengths}] = {operands.size(), 0};
@@ -69,12 +74,14 @@ public:
             read_.push_back({number, before * plan().buffers.at(plan().inputs[i].second).bytes});
         }
         for (std::size_t i = 0; i < made_.results.size(); ++i) add_result(i);
+        for (std::uint64_t& each : operand_bytes_) each *= storage_bytes(dtype());
     }
 
     [[nodiscard]] const std::vector<Result>& results() const override { return results_; }
     [[nodiscard]] bool usable() const override { return !device_->closed() && !device_->lost(); }
     [[nodiscard]] Dtype dtype() const override { return specs_.front().dtype; }
     [[nodiscard]] const std::shared_ptr<Device>& device() const override { return device_; }
+    [[nodiscard]] const std::vector<std::uint64_t>& operand_bytes() const override { return operand_bytes_; }
     // Returns the bytes of memory that the latest call on a CUDA device took for itself.
     [[nodiscard]] std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
@@ -237,6 +244,7 @@ private:
     NetworkPlan made_;
     std::vector<Part> read_, written_;  // of the plan's inputs and results
     std::vector<Result> results_;
+    std::vector<std::uint64_t> operand_bytes_;
     mutable std::atomic<std::uint64_t> bytes_ = 0;
 };
 

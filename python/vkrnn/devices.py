@@ -314,7 +314,7 @@ def default_device() -> Device:
     stack = _current.get()
     if stack:
         return stack[-1]
-    selector = os.environ.get("VKRNN_DEVICE") or None
+    selector = _core.environment_variable("VKRNN_DEVICE") or None
     device = _shared_device(selector, "VKRNN_DEVICE")
     if selector is None and not _warned and device.type == "cpu":
         _tell_of_skipped(device)

@@ -326,8 +326,8 @@ def _saved(
     return *results, *kept
 
 
-def save(ctx: Any, form: Form, tensors: Sequence[Any], output: Tensor, kept: Sequence[Tensor]) -> None:
-    """Save what the gradients of a call need, for `restored`."""
+def save(ctx: Any, form: Form, tensors: Sequence[Any], output: Tensor | None, kept: Sequence[Tensor]) -> None:
+    """Save what the gradients of a call need, for `restored`. Those of a single step need no output."""
     ctx.form, ctx.version = form, None
     saved = list(tensors)
     # Biases may be changed before the backward pass: their numbers are not read, except for those of a GRU with
@@ -341,7 +341,7 @@ def save(ctx: Any, form: Form, tensors: Sequence[Any], output: Tensor, kept: Seq
                 ctx.biases[number] = saved[number]
                 saved[number] = saved_bias(saved[number]) if reads and number == first + 3 else None
     last = None
-    if form.needs_output:
+    if form.needs_output and output is not None:
         last, ctx.version, ctx.counter = _saved_output(output)
         if ctx.version is not None:  # the output may be computed again
             ctx.bias_versions = _versions(form, tensors[1 : 1 + form.weights])

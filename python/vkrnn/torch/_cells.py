@@ -22,9 +22,10 @@ from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_d
 __all__ = ["Cell", "GRUCell", "LSTMCell", "RNNCell"]
 
 _DEVICES = ("cpu", "cuda", "meta")
-# Calls below these are faster by PyTorch, as measured on one thread of an x86-64 CPU.
-_RNN_ROWS, _RNN_ROWS_WITH_GRADIENTS = 4, 32
-_LARGE = 90_000  # elements of weights
+# PyTorch is faster in these calls, by bench.torch_cells on one thread of an x86-64 CPU: those of an RNN with gradients
+# that have fewer rows, and those of one row that have more elements of weights, which vkrnn packs.
+_RNN_ROWS_WITH_GRADIENTS = 8
+_LARGE = {"LSTM": 140_000, "GRU": 140_000, "RNN": 90_000}
 
 
 class Cell(Starts, torch.nn.RNNCellBase):
@@ -131,7 +132,10 @@ class Cell(Starts, torch.nn.RNNCellBase):
 
     def needs_vkrnn(self) -> bool:
         """Return whether the cell has options that PyTorch's cell lacks, or the user wants vkrnn."""
-        return self.backend == "vkrnn" or bool(self._options) or getattr(self, "peephole", None) is not None
+        if self.backend == "vkrnn" or self._options:
+            return True
+        # A parametrized one is a property. The module's own look-up of what is not there takes a microsecond.
+        return self._parameters.get("peephole") is not None or hasattr(type(self), "peephole")
 
     def compute_by_torch(self, input: Any, hx: Any) -> Any:  # noqa: A002
         """Do what PyTorch's cell does."""
@@ -145,9 +149,10 @@ class Cell(Starts, torch.nn.RNNCellBase):
             return True
         if not input.is_cpu or input.dim() != 2 or torch.is_autocast_enabled("cpu"):
             return False
-        if self.kind == "RNN":  # whose few operations take PyTorch less time than one call of a Function in Python
-            return len(input) < (_RNN_ROWS_WITH_GRADIENTS if torch.is_grad_enabled() else _RNN_ROWS)
-        return len(input) == 1 and self.weight_ih.numel() + self.weight_hh.numel() > _LARGE  # vkrnn packs them
+        rows = len(input)
+        if self.kind == "RNN" and rows < _RNN_ROWS_WITH_GRADIENTS and torch.is_grad_enabled():
+            return True
+        return rows == 1 and self.weight_ih.numel() + self.weight_hh.numel() > _LARGE[self.kind]
 
     def _compute(self, input: Any, hx: Any, mask: Tensor | None) -> Any:  # noqa: A002
         """Compute any call."""

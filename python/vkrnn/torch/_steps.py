@@ -18,7 +18,6 @@ from vkrnn.torch._autograd import (
     Form,
     first_with_gradients,
     gradients_of,
-    has_changed,
     restored,
     save,
 )
@@ -33,7 +32,13 @@ __all__ = ["Steps", "step"]
 _MOST = 64  # calls of a cell
 _VARIANTS = 3  # of a call
 # Steps of one row with fewer elements of weights use packed weights, if they are the same as in the step before.
-_PACKED = 90_000
+_PACKED = 140_000
+_OPERATORS = {
+    "LSTM": torch._VF.lstm_cell,  # noqa: SLF001
+    "GRU": torch._VF.gru_cell,  # noqa: SLF001
+    "RNN_TANH": torch._VF.rnn_tanh_cell,  # noqa: SLF001
+    "RNN_RELU": torch._VF.rnn_relu_cell,  # noqa: SLF001
+}
 _EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # of PyTorch 2.10 or later
 
 
@@ -97,14 +102,24 @@ class _TorchsStep:
     """A call that is left to PyTorch while its cell has no options."""
 
     def __init__(self, source: Tensor) -> None:
-        self._type = source.device.type
+        self._on_host = source.is_cpu
 
     def compute(self, cell: Any, source: Tensor, hx: Any) -> Any:
-        """Return the results; None if it is another kind of call."""
-        if source.device.type != self._type or cell.needs_vkrnn() or torch.is_autocast_enabled(self._type):
+        """Return the results; None if it is another kind of call. `source` has two axes."""
+        if (
+            source.is_cpu is not self._on_host
+            or cell.needs_vkrnn()
+            or (self._on_host and torch.is_autocast_enabled("cpu"))
+            or torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        ):
             return None
-        if torch._C._is_tracing() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
-            return None
+        if hx is not None:
+            parameters = cell._parameters  # noqa: SLF001
+            names = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+            try:  # the operator itself: the module's checks and its look-ups of weights take microseconds
+                return _OPERATORS[cell.mode](source, hx, *[parameters[name] for name in names])
+            except (KeyError, RuntimeError, TypeError, IndexError):
+                pass  # a weight that is computed, or a mistake, of which the module tells
         return cell.compute_by_torch(source, hx)
 
 
@@ -181,7 +196,8 @@ class _Step:
 
     def run(self, operands: list[Tensor]) -> tuple[Tensor, Tensor | None, Sequence[Tensor]]:
         """Return h, the cell of an LSTM, and what gradients need."""
-        h, *found = self._results.of(operands)
+        found: Any = self._results.of(operands)
+        h, *found = found
         return (h, found[0], found[1:]) if self._has_cell else (h, None, found)
 
 
@@ -189,17 +205,17 @@ class Results:
     """Runs of a plan that return some results as tensors, by their numbers, or without their first axis."""
 
     def __init__(self, planned: Planned, wanted: list[tuple[int, bool]]) -> None:
-        self._planned, self._wanted = planned, wanted
+        self.planned, self._wanted = planned, wanted
         self.run: _core.TensorRun | None = None
         if planned.owner.backend == "native" and _EXCHANGE is not None:
             threads = pytorch_threads if isinstance(pytorch_threads, _core.OpenMP) else None
             self.run = _core.TensorRun(planned.core, _EXCHANGE, wanted, threads)
 
-    def of(self, operands: list[Tensor]) -> Sequence[Any]:
-        """Return the results, and None for negative numbers. Operands are contiguous."""
+    def of(self, operands: list[Tensor]) -> Sequence[Any] | None:
+        """Return the results, with None for negative numbers. Operands are contiguous and like those planned."""
         if self.run is not None:
             return self.run.run(operands)
-        found = list(self._planned.run(operands).values())
+        found = list(self.planned.run(operands).values())
         return [
             None if number < 0 else found[number].squeeze(0) if drops_axis else found[number]
             for number, drops_axis in self._wanted
@@ -228,7 +244,7 @@ class _RepeatedStep(torch.autograd.Function):
     def forward(ctx: Any, call: _Step, *tensors: Any) -> Any:
         """Run the plan."""
         h, c, kept = call.run([each for each in tensors if each is not None])
-        save(ctx, call.form, tensors, h, kept)
+        save(ctx, call.form, tensors, None, kept)
         ctx.call, ctx.planned = call, call.planned
         return h if c is None else (h, c)
 
@@ -236,12 +252,16 @@ class _RepeatedStep(torch.autograd.Function):
     @unseen_by_dynamo
     def backward(ctx: Any, d_h: Tensor | None, d_c: Tensor | None = None) -> Any:
         """Run the plan of the gradients, if there is one, or do what the modules do."""
-        tensors, output, kept = restored(ctx)
+        tensors, _, kept = restored(ctx)
+        if d_h is None and d_c is None:
+            return None, *[None] * len(tensors)
         above = d_h, None, d_c
-        if not torch.is_grad_enabled() and not has_changed(ctx) and is_plain(above):
-            found = _run_backward(ctx.call, above, output, kept, tensors)
+        if not torch.is_grad_enabled() and is_plain(above):
+            found = _run_backward(ctx.call, above, kept, tensors)
             if found is not None:
                 return None, *found
+        # A single step reads nothing of the output that it is given.
+        output = torch.zeros_like(d_h) if d_h is not None and ctx.form.needs_output else None
         with_steps = d_h, d_c, output, tensors[0], *tensors[-3:-1]
         d_output, d_c_n, last, source, *states = (each if each is None else each.unsqueeze(0) for each in with_steps)
         given = [source, *tensors[1:-3], *states, None]
@@ -257,13 +277,20 @@ class _Backward(Results):
         names = ("source", 0), *names_of_weights(1, weights), ("init_state", ALL), ("init_cell", ALL)
         states = {"source", "init_state", "init_cell"}  # which have a step in front
         super().__init__(planned, [(at.get(name, -1), name[0] in states) for name in names])
-        self.planned = planned
+
+    def of(self, operands: list[Tensor]) -> Sequence[Any] | None:
+        """Return the gradients, or None if the operands are not like those that were planned."""
+        if self.run is None:
+            planned = self.planned
+            for tensor, shape in zip(operands, planned.operands):  # noqa: B905 - whose shapes may have a step in front
+                if tensor.shape[-2:] != shape[-2:] or tensor.dtype is not planned.dtype or not tensor.is_contiguous():
+                    return None
+        return super().of(operands)
 
 
 def _run_backward(
     call: _Step,
     above: tuple[Tensor | None, None, Tensor | None],
-    output: Tensor | None,
     kept: Sequence[Tensor],
     tensors: Sequence[Tensor | None],
 ) -> list[Tensor | None] | None:
@@ -276,18 +303,15 @@ def _run_backward(
         if planned is None:
             return None
         known = call.backward[key] = _Backward(planned, call.form.weights)
-    planned = known.planned
-    if not planned.core.usable:
+    if not known.planned.core.usable:
         return None
     up = [each if each is None or each.is_contiguous() else each.contiguous() for each in (d_h, d_c)]
+    output = up[0] if call.form.needs_output else None  # of which a single step reads nothing
     operands = [each for each in (*tensors, *up, *kept, output) if each is not None]
-    dtype = planned.dtype
-    for tensor, shape in zip(operands, planned.operands):  # noqa: B905 - whose shapes may have a step in front
-        if tensor.shape[-2:] != shape[-2:] or tensor.dtype is not dtype or not tensor.is_contiguous():
-            return None
     if not call.on_host:
         keep_until_read(tensors[0], tensors[-3], tensors[-2])
-    return [*known.of(operands), None]
+    found = known.of(operands)
+    return None if found is None else [*found, None]
 
 
 def _row(gradient: Tensor | None) -> Tensor | None:
