@@ -151,7 +151,7 @@ void register_steps(py::module_& module) {
         .def(py::init<const TensorRun&, py::object, std::vector<std::size_t>, std::size_t, bool, py::object,
                       std::vector<std::uint64_t>>(),
              py::arg("run"), py::kw_only(), py::arg("check"), py::arg("order"), py::arg("states"), py::arg("is_lstm"),
-             py::arg("pack"), py::arg("bytes"))
+             py::arg("pack"), py::arg("sizes"))
         .def("run", &StepCall::run, py::arg("source"), py::arg("hx"), py::arg("parameters"), py::call_guard<Inside>());
 }
 

@@ -311,7 +311,7 @@ class StepCall:
         states: int,
         is_lstm: bool,
         pack: Callable[[list[Any]], list[tuple[str, dict[str, Any], object]]] | None,
-        bytes: Sequence[int],
+        sizes: Sequence[int],
     ) -> None: ...
     def run(self, source: object, hx: object, parameters: dict[str, Any]) -> Any: ...
 

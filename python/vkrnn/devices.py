@@ -20,7 +20,7 @@ from vkrnn._device import tuning
 from vkrnn._device.selection import log_reports, select
 from vkrnn.precision import Precision, block_precision, checked_precision
 
-__all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
+__all__ = ["Device", "DeviceLike", "default_device", "devices", "is_default", "resolve"]
 
 _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
 _lock = threading.RLock()  # reentrant, like a device's lock, for signal handlers that make calls
@@ -319,6 +319,14 @@ def default_device() -> Device:
     if selector is None and not _warned and device.type == "cpu":
         _tell_of_skipped(device)
     return device
+
+
+def is_default(device: Device) -> bool:
+    """Return whether this is `default_device`, or was until it was closed or lost. Returns in half the time."""
+    stack = _current.get()
+    if stack:
+        return stack[-1] is device
+    return _by_selector.get(_core.environment_variable("VKRNN_DEVICE") or None) is device
 
 
 def resolve(device: DeviceLike | None, prefix: str) -> Device:

@@ -104,6 +104,19 @@ def test_modules_beside_arrays(torch: Any) -> None:
 
 
 @native
+def test_cells_of_torch(torch: Any) -> None:
+    """Both libraries' cells are measured and checked in all six operations."""
+    records = smoke("torch_cells")
+    assert {(record["op"], record["implementation"]) for record in records} == {
+        (f"{cell}{back}", name)
+        for cell in ("single_gate_rnn", "lstm", "gru")
+        for back in ("", " + gradients")
+        for name in ("vkrnn.torch", "torch")
+    }, torch.__version__
+    assert all(list(record) == FIELDS.split() and record["error"] < 5e-6 for record in records)
+
+
+@native
 def test_onnxruntime_is_measured() -> None:
     """If installed, it is measured for forward LSTM and GRU."""
     require("onnx")

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from vkrnn import _core
 from vkrnn._interop.torch_tensors import to_array
 from vkrnn.convert._torch_layout import FORWARD, descriptor, from_torch_layout, torch_mode
-from vkrnn.devices import default_device
+from vkrnn.devices import is_default
 from vkrnn.torch._autograd import (
     Form,
     first_with_gradients,
@@ -39,6 +39,8 @@ _OPERATORS = {
     "RNN_TANH": torch._VF.rnn_tanh_cell,  # noqa: SLF001
     "RNN_RELU": torch._VF.rnn_relu_cell,  # noqa: SLF001
 }
+_is_tracing = torch._C._is_tracing  # noqa: SLF001
+_count_of_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # of PyTorch 2.10 or later
 
 
@@ -162,17 +164,17 @@ class _Step:
                 states=self._count,
                 is_lstm=self._has_cell,
                 pack=functools.partial(_packed, self._mode) if packs else None,
-                bytes=[each.nbytes for each in parameters],
+                sizes=[each.nbytes for each in parameters],
             )
 
     def compute(self, cell: Any, source: Tensor, hx: Any) -> Any:
         """Return the results; None if it is another kind of call. `source` is a Tensor."""
         if (
             cell.mode_with_options != self._mode
-            or torch._C._is_tracing()  # noqa: SLF001
-            or torch._C._len_torch_dispatch_stack()  # noqa: SLF001 - not all modes are among the keys
+            or _is_tracing()
+            or _count_of_modes()  # not all are among the keys
             or forward_ad._current_level >= 0  # noqa: SLF001
-            or (self.on_host and default_device() is not self.planned.owner)
+            or (self.on_host and not is_default(self.planned.owner))
         ):
             return None
         if self._short is not None:
