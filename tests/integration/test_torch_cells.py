@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import re
 from typing import Any
@@ -198,6 +199,73 @@ def test_changes_are_seen() -> None:
         torch.testing.assert_close(changed, theirs(x))
     cell.weight_hh = torch.nn.Parameter(torch.zeros(3 * H, H))
     torch.testing.assert_close(cell(x), ours.revert(copy.deepcopy(cell))(x))
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_changed_weights(kind: str, rows: int, dtype: str) -> None:
+    """A step without gradients never uses packed weights that are out of date, however they were changed."""
+    cell = getattr(ours, f"{kind}Cell")(I, H, dtype=getattr(torch, dtype), backend="vkrnn")
+    x, states = (each.detach().to(cell.weight_ih.dtype) for each in (drawn(rows, I), drawn(2, rows, H)))
+    hx, old = as_hx(kind, [*states]), cell.weight_hh.detach().clone()
+    changes = (
+        lambda: None,
+        lambda: cell.weight_hh.zero_(),
+        lambda: cell.weight_hh.copy_(old),
+        lambda: setattr(cell.weight_ih, "data", torch.randn_like(cell.weight_ih)),
+        lambda: setattr(cell, "weight_hh", torch.nn.Parameter(torch.randn_like(old))),
+        lambda: cell.bias_ih.numpy().fill(1) if dtype != "bfloat16" else cell.bias_ih.fill_(1),
+        lambda: setattr(cell.weight_hh, "data", torch.randn_like(old.T).T),  # not contiguous
+    )
+    near = {"rtol": 0, "atol": 0.05 if dtype == "bfloat16" else 1e-5}
+    for mode, change in itertools.product((torch.no_grad, torch.inference_mode), changes):
+        with torch.no_grad():
+            change()
+            theirs = ours.revert(copy.deepcopy(cell))
+        with mode():
+            found = [cell(x, hx) for _ in range(5)]
+            wanted = theirs(x, hx)
+        for each in found:
+            torch.testing.assert_close(each, wanted, **near)
+
+
+@every_kind
+def test_without_exchange_interface(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch before 2.10 does not have the functions by which the core makes tensors."""
+    monkeypatch.setattr("vkrnn.torch._steps._EXCHANGE", None)
+    test_as_torch(kind, (N,), "vkrnn", bias=True)
+    test_changed_weights(kind, 1, "float32")
+
+
+@every_kind
+def test_saved_tensors_hooks(kind: str) -> None:
+    """Gradients of a repeated step are right if hooks restore saved tensors in another layout."""
+    cell = getattr(ours, f"{kind}Cell")(I, H, dtype=torch.float64, backend="vkrnn")
+    theirs = ours.revert(copy.deepcopy(cell))
+    for _ in range(3):
+        x, states = drawn(N, I), states_of(kind)
+        hx = as_hx(kind, states)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda one: one.transpose(0, -1).contiguous(), lambda one: one.transpose(0, -1)
+        ):
+            found = results_of(cell, x, hx, [x, *states])
+        agree(found, results_of(theirs, x, hx, [x, *states]))
+
+
+@every_kind
+def test_results_are_new(kind: str) -> None:
+    """Results keep their numbers when later calls are made and the cell is gone, and may be changed."""
+    cell = getattr(ours, f"{kind}Cell")(I, H, backend="vkrnn")
+    x, states = torch.randn(4, 1, I), torch.randn(2, 1, H)
+    hx = as_hx(kind, [*states])
+    with torch.no_grad():
+        found = [cell(each, hx) for each in x]
+        wanted = [ours.revert(copy.deepcopy(cell))(each, hx) for each in x]
+        del cell
+        torch.testing.assert_close(found, wanted)
+        last = found[-1][0] if kind == "LSTM" else found[-1]
+        assert torch.equal(last.clone().add_(1), last.add_(1))
 
 
 def test_output_changed_in_place() -> None:

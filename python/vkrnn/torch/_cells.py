@@ -234,7 +234,8 @@ output_peephole_new_cell, hard_sigmoid_alpha, hard_sigmoid_beta, clip, gradient_
         As in `LSTM`.
     backend : {"auto", "vkrnn", "torch"}, default "auto"
         What computes calls that PyTorch's cell can do, too. ``auto`` is vkrnn, except for kinds of calls on the CPU for
-        which PyTorch was faster when both were measured: those with few rows of large weights.
+        which PyTorch was faster when both were measured: those with one row of large weights, and those of an RNN with
+        gradients and few rows.
 
     Raises
     ------
