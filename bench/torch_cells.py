@@ -82,15 +82,16 @@ def problems(torch: Any, cells: Sequence[str], sizes: Sequence[Sizes], threads: 
     device = common.open_native(None)
     for count, cell, size in itertools.product(threads, cells, sizes):
         torch.set_num_threads(count)
+        threads_text = "1 thread" if count == 1 else f"{count} threads"
         arrays = Arrays.draw(cell, size, states=True)
         for gradients in (False, True):
             found = []
             for name in (MODULE, "torch"):
                 own = SteppedCell(torch, arrays, converted=name == MODULE, gradients=gradients)
-                driver = f"torch {torch.__version__}, {count} threads"
+                driver = f"torch {torch.__version__}, {threads_text}"
                 found.append(Contender(name, common.cpu_name(), driver, _run(own), own.answer))
             problem = arrays.problem(device, found, gradients=gradients)
-            yield replace(problem, workload=f"{size}, {count} threads")
+            yield replace(problem, workload=f"{size}, {threads_text}")
 
 
 def _run(cell: SteppedCell) -> Any:
