@@ -51,6 +51,7 @@ public:
             given[count++] = value;
         }
         if (count != 1 + states_ + bytes_.size() || !run_.call().usable()) return py::none();
+        const Held held(std::span(given.data() + 1 + states_, bytes_.size()));
         const auto same =
             py::reinterpret_steal<py::object>(PyObject_Vectorcall(check_.ptr(), given.data(), count, nullptr));
         if (!same) throw py::error_already_set();
@@ -73,6 +74,19 @@ public:
     }
 
 private:
+    // Keeps tensors alive that other threads may take out of the module during the call.
+    struct Held {
+        explicit Held(std::span<PyObject* const> all) : tensors(all) {
+            for (PyObject* const tensor : tensors) Py_INCREF(tensor);
+        }
+        ~Held() {
+            for (PyObject* const tensor : tensors) Py_DECREF(tensor);
+        }
+        Held(const Held&) = delete;
+        Held& operator=(const Held&) = delete;
+        const std::span<PyObject* const> tensors;
+    };
+
     // Returns whether the weights are where they were, and have the same bytes.
     [[nodiscard]] bool have_weights(const Addresses& operands) const {
         return fingerprint_ && std::equal(places_.begin(), places_.end(), operands.begin() + 1) &&
@@ -116,15 +130,18 @@ private:
             for (std::size_t i = 0; i < order_.size(); ++i)
                 spans.emplace_back(reinterpret_cast<const std::byte*>(places_[i]), bytes_[order_[i]]);
             fingerprint_.emplace(spans);
+            ++fingerprints_;
             return;
         }
+        const std::uint64_t fingerprints = fingerprints_;
         py::list weights;
         for (const std::size_t number : order_) weights.append(py::reinterpret_borrow<py::object>(parameters[number]));
         const auto given = pack_(weights).cast<std::vector<PythonLayer>>();
         std::vector<py::array> kept;
         const std::vector<NetworkLayer> made = read_layers(given, kept, "[layers] ");
         auto layers = std::make_shared<PreparedLayers>(run_.call().device(), made);
-        if (have_weights(operands)) layers_ = std::move(layers);  // another thread may have written meanwhile
+        // Other threads may have written or made a call meanwhile.
+        if (fingerprints == fingerprints_ && have_weights(operands)) layers_ = std::move(layers);
     }
 
     TensorRun run_;
@@ -136,6 +153,7 @@ private:
     std::vector<std::uint64_t> bytes_;  // of the parameters
     std::vector<std::uintptr_t> places_;
     std::optional<Fingerprint> fingerprint_;
+    std::uint64_t fingerprints_ = 0;  // that were made
     std::shared_ptr<PreparedLayers> layers_;
     std::vector<std::byte> last_hidden_;
 };
