@@ -97,7 +97,7 @@ def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, boo
     warnings = text.split("\nWarnings\n--------\n")[1].split("\nSee Also\n")[0]
     assert "Time is the first axis." in warnings
     assert "Results are a named tuple" in warnings
-    assert ("descriptor of the forward call" in warnings) == function.__name__.endswith("_gradients")
+    assert ("those of the forward call" in warnings) == function.__name__.endswith("_gradients")
     assert max(map(len, text.splitlines())) <= 120
 
 
