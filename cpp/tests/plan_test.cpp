@@ -95,6 +95,19 @@ TEST(ForwardPlan, BroadcastMaskHasStrideZeroInConstantAxes) {
     EXPECT_EQ(strides.unit, 1u);
 }
 
+TEST(ForwardPlan, MasksOfGatesAreSlots) {
+    Spec spec = make_spec(CellKind::lstm, {Flag::bidirectional}, {Argument::mask});
+    spec.mask_varies = {false, true, true};
+    spec.largest = 1u << static_cast<unsigned>(Argument::mask);
+    const abi::StepParams params = parameters_of(plan_by_steps(spec, gpu()));
+    const abi::Strides& strides = params.strides[abi::kMask];
+    const std::int64_t direction = spec.G() * spec.H;
+    EXPECT_EQ(std::int64_t{strides.slot}, spec.H);
+    EXPECT_EQ(std::int64_t{strides.row}, 2 * direction);
+    EXPECT_EQ(strides.step[0], 0);
+    EXPECT_EQ(referenced_offset(params.at[2 * abi::kMask + 1]), static_cast<std::uint64_t>(direction) * 4);
+}
+
 TEST(ForwardPlan, GruResetBeforeTakesTwoPhases) {
     const Profile profile = gpu();
     EXPECT_EQ(loops(plan_by_steps(make_spec(CellKind::gru), profile))[0].body.size(), 2u);

@@ -163,6 +163,20 @@ TEST(Spec, MaskBroadcasts) {
     EXPECT_EQ(varies({5, 3, 4}), (Varies{true, true, true}));
 }
 
+TEST(Spec, MaskOfGates) {
+    const auto spec = [](const Shape& shape) {
+        return check_call(kLstm, false, with(lstm_arguments(), mask, tensor(shape))).spec;
+    };
+    EXPECT_FALSE(spec({4}).masks_gates());
+    EXPECT_FALSE(spec({1}).masks_gates());
+    EXPECT_EQ(spec({4}).mask_slots(), 1);
+    const Spec gates = spec({1, 3, 16});
+    EXPECT_TRUE(gates.masks_gates());
+    EXPECT_EQ(gates.mask_slots(), 4);
+    EXPECT_EQ(gates.mask_varies, (std::array<bool, 3>{false, true, true}));
+    EXPECT_EQ(shape_of(gates, mask), (Shape{1, 3, 16}));
+}
+
 TEST(Spec, CallsThatDoTheSameAreEqual) {
     const Arguments arguments = bidirectional_lstm_arguments();
     const auto spec = [&](std::initializer_list<Flag> flags) {
@@ -380,9 +394,10 @@ TEST(SpecErrors, Sizes) {
     EXPECT_EQ(bidirectional_error(with(bidirectional_lstm_arguments(), peephole, tensor({16}))),
               "[lstm] peephole: expected shape [2, 4H] = [2, 16] or [8H] = [32], got [16] "
               "(H = 4 from recurrent_weight.shape[1] / 4)");
-    EXPECT_EQ(lstm_error(with(lstm_arguments(), mask, tensor({3, 5, 4}))),
-              "[lstm] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [3, 5, 4] (T = 5 from "
-              "source.shape[0], N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4)");
+    EXPECT_EQ(
+        lstm_error(with(lstm_arguments(), mask, tensor({3, 5, 4}))),
+        "[lstm] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4] or [T, N, 4H] = [5, 3, 16], got "
+        "[3, 5, 4] (T = 5 from source.shape[0], N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4)");
 }
 
 TEST(SpecErrors, GradientsOfCells) {

@@ -61,8 +61,8 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
 #ifdef CELL_SCALE
     if (phase == 2) {
         inputs.up[0] = fetch_view(p, kCarryHidden, d, 0, n, 0, j);
-        inputs.operand = fetch_view(p, kOperand, d, here, n, 0, j);
-        inputs.mask = fetch_mask(p, d, here, n, j);
+        inputs.operand = fetch_view(p, kOperand, d, here, n, slot_of(CELL_CANDIDATE), j);
+        inputs.mask = fetch_slot_mask(p, d, here, n, slot_of(CELL_CANDIDATE), j);
         inputs.begun = fetch_view(p, kDelta, d, here, n, slot_of(CELL_SCALE), j);
         return inputs;
     }
@@ -100,7 +100,8 @@ struct CellResults {
     Real blend_up;                 // the gradient of the new h's part
 };
 
-// Computes the deltas. `through` is the recurrent product: the gradient that comes from the later step.
+// Computes the deltas. `through` is the recurrent product: the gradient that comes from the later step. If each gate has
+// a mask, the product has been multiplied by them.
 INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real through) {
     CellResults made;
     made.ended = inputs.ended;
@@ -108,7 +109,8 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     for (uint g = 0; g < CELL_GATES; ++g) made.dx[g] = made.dr[g] = 0.0f;
     if (inputs.ended) return made;
     int here = own_step(e);
-    Real kept[CELL_GATES], up[CELL_STATES], mask = mask_of(inputs.mask);
+    Real kept[CELL_GATES], up[CELL_STATES];
+    Real mask = masks_gates != 0 && phase != 2 ? 1.0f : mask_of(inputs.mask);
     for (uint g = 0; g < CELL_GATES; ++g) kept[g] = value_of(kTrainingState, inputs.kept[g]);
 #ifdef CELL_SCALE
     if (phase == 2) {

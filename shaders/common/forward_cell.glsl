@@ -51,8 +51,10 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
         inputs.before[s] = fetch_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g)
         inputs.kept[g] = fetch_view(p, carried(kTrainingState, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
-    int masked_step = phase == 1 ? e.k : next_step(p, e);
-    inputs.mask = fetch_mask(p, e.direction, masked_step, e.n, e.j);
+    inputs.mask = fetch_mask(p, e.direction, next_step(p, e), e.n, e.j);
+#ifdef CELL_SCALE
+    if (phase == 1) inputs.mask = fetch_slot_mask(p, e.direction, e.k, e.n, slot_of(CELL_CANDIDATE), e.j);
+#endif
     inputs.factor = fetch_reset(p, kReset, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 0; s < RESET_STARTS; ++s) inputs.start[s] = fetch_start(p, e.direction, e.k, e.n, s, e.j);
     int next = next_step(p, e);

@@ -9,6 +9,7 @@ SPECIALIZED(kLanes, uint, lanes, 1)
 SPECIALIZED(kRows, uint, rows, 1)
 SPECIALIZED(kVectorLoads, uint, vector_loads, 0)
 SPECIALIZED(kHasMask, uint, has_mask, 0)
+SPECIALIZED(kMasksGates, uint, masks_gates, 0)
 SPECIALIZED(kPhase, uint, phase, 0)
 SPECIALIZED(kGateOrder, uint, gate_order, 0x3210)
 SPECIALIZED(kKeep, uint, keep, 0)
@@ -142,10 +143,13 @@ INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, ui
     store_tensor(view, unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
 }
 // The mask's functions are macros because functions would nest calls more deeply: see activate_gate.
-#define fetch_mask(p, direction, step, n, j) \
-    (has_mask != 0 ? fetch_view(p, kMask, direction, step, n, 0, j) : Loaded(0))
+// A slot has the mask of its gate's product, or all have the same one.
+#define fetch_slot_mask(p, direction, step, n, slot, j) \
+    (has_mask != 0 ? fetch_view(p, kMask, direction, step, n, slot, j) : Loaded(0))
+#define fetch_mask(p, direction, step, n, j) fetch_slot_mask(p, direction, step, n, 0, j)
 #define mask_of(loaded) (has_mask != 0 ? value_of(kMask, loaded) : 1.0f)
-#define load_mask(p, direction, step, n, j) mask_of(fetch_mask(p, direction, step, n, j))
+#define load_slot_mask(p, direction, step, n, slot, j) mask_of(fetch_slot_mask(p, direction, step, n, slot, j))
+#define load_mask(p, direction, step, n, j) load_slot_mask(p, direction, step, n, 0, j)
 // Fetches the state before step `step`.
 INLINE Loaded fetch_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
     return step == 0 ? fetch_view(p, init, direction, 0, n, slot, j)

@@ -47,7 +47,7 @@ INLINE Real4 load_vec4(Params p, const uint tensor, Address row, uint k, const b
 }
 
 // The operand of a step's product: the rows of a view at `step`. If they are states, they are reset and multiplied by
-// the mask as in step `into`.
+// the mask as in step `into`; but masks of gates multiply them product by product.
 struct Operand {
     uint view;
     int step;
@@ -61,8 +61,25 @@ INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uin
     if (operand.is_state && (has_mask != 0 || has_reset != 0))
         UNROLL for (uint i = 0; i < 4; ++i) {
             uint j = among_heads(p, head, min(k + i, params_of(p).depth - 1));
-            run[i] = load_reset(p, direction, operand.into, n, 0, j, run[i]) *
-                     load_mask(p, direction, operand.into, n, j);
+            run[i] = load_reset(p, direction, operand.into, n, 0, j, run[i]);
+            if (masks_gates == 0) run[i] *= load_mask(p, direction, operand.into, n, j);
+        }
+    return run;
+}
+
+// Returns numbers k to k + 3 of the operand of gate g's product times its mask. Backward, the numbers are the deltas of
+// one slot after the other, and each slot's mask is that of unit j, to which the product leads. The second of two phases
+// multiplies an operand that has been masked, or its cell applies the mask.
+INLINE Real4 masked_run(Params p, Operand operand, uint direction, uint n, uint k, uint head, uint g, uint j,
+                        Real4 run) {
+    if (masks_gates != 0 && phase != 2)
+        UNROLL for (uint i = 0; i < 4; ++i) {
+            uint at = min(k + i, params_of(p).depth - 1);
+#ifdef BACKWARD
+            run[i] *= load_slot_mask(p, direction, operand.step, n, at / params_of(p).head_units, j);
+#else
+            run[i] *= load_slot_mask(p, direction, operand.into, n, slot_of(g), among_heads(p, head, at));
+#endif
         }
     return run;
 }
@@ -80,7 +97,7 @@ CONSTANT uint kSumBlock = 16;   // vec4s summed before they are added to the tot
 INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS],
                     out Real sums[rows][PRODUCTS]) {
     uint vec4s = (params_of(p).depth + 3) / 4;
-    uint last_row = params_of(p).N - 1, head = first_of_head(p, min(at.unit, params_of(p).H - 1));
+    uint last_row = params_of(p).N - 1, j = min(at.unit, params_of(p).H - 1), head = first_of_head(p, j);
     UNROLL for (uint r = 0; r < rows; ++r)
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0f;
     for (uint block = 0; block < vec4s; block += kSumBlock * lanes) {
@@ -100,10 +117,11 @@ INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[P
                 shared_run = load_operand(p, operand, at.direction, mine, index * 4, head);
             }
             UNROLL for (uint r = 0; r < rows; ++r) {
-                Real4 run = broadcast
-                                ? subgroupBroadcast(shared_run, r)
-                                : load_operand(p, operand, at.direction, min(at.row + r, last_row), index * 4, head);
-                UNROLL for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
+                uint n = min(at.row + r, last_row);
+                Real4 run = broadcast ? subgroupBroadcast(shared_run, r)
+                                      : load_operand(p, operand, at.direction, n, index * 4, head);
+                UNROLL for (uint g = first_product; g < end_product; ++g)
+                    part[r][g] += dot(masked_run(p, operand, at.direction, n, index * 4, head, g, j, run), w[g]);
             }
         }
         UNROLL for (uint r = 0; r < rows; ++r)

@@ -222,13 +222,22 @@ SIZES = [
         "gru",
         {"mask": (3, 3, 4)},
         ValueError,
-        f"[gru] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [3, 3, 4] ({T_N}, {H_GRU})",
+        "[gru] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4] or [T, N, 3H] = [5, 3, 12], "
+        f"got [3, 3, 4] ({T_N}, {H_GRU})",
+    ),
+    Bad(
+        "single_gate_rnn",
+        {"mask": (5, 3, 12)},
+        ValueError,
+        "[single_gate_rnn] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [5, 3, 12] "
+        f"({T_N}, H = 4 from recurrent_weight.shape[0])",
     ),
     Bad(
         "gru",
         {"mask": (1, 5, 3, 4)},
         ValueError,
-        f"[gru] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [1, 5, 3, 4] ({T_N}, {H_GRU})",
+        "[gru] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4] or [T, N, 3H] = [5, 3, 12], "
+        f"got [1, 5, 3, 4] ({T_N}, {H_GRU})",
     ),
 ]
 HEADS = [

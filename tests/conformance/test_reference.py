@@ -280,10 +280,11 @@ def test_any_float_dtype_is_converted(dtype: Any) -> None:
         ("lstm", "bias", (4,), "[lstm] bias: expected shape [4H] = [16], got [4]"),
         ("lstm", "peephole", (2, 16), "[lstm] peephole: expected shape [4H] = [16], got [2, 16]"),
         ("lstm", "init_cell", (1, 4), "expected shape [N, H] = [3, 4] or [1, N, H] = [1, 3, 4], got [1, 4]"),
-        ("lstm", "mask", (5, 3, 2), "mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [5, 3, 2]"),
-        ("lstm", "mask", (1, 5, 3, 4), "expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [1, 5, 3, 4]"),
+        ("lstm", "mask", (5, 3, 2), "[T, N, H] = [5, 3, 4] or [T, N, 4H] = [5, 3, 16], got [5, 3, 2]"),
+        ("lstm", "mask", (1, 5, 3, 4), "[T, N, H] = [5, 3, 4] or [T, N, 4H] = [5, 3, 16], got [1, 5, 3, 4]"),
         ("gru", "secondary_bias", (12,), "[gru] secondary_bias: expected shape [H] = [4], got [12]"),
         ("gru", "init_state", (3, 8), "[gru] init_state: expected shape [N, H] = [3, 4] or"),
+        ("single_gate_rnn", "mask", (5, 3, 8), "mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got"),
         ("single_gate_rnn", "bias", (1,), "[single_gate_rnn] bias: expected shape [H] = [4], got [1]"),
     ],
 )

@@ -43,6 +43,9 @@ def _cases() -> Iterator[Case]:
             yield Case(cell, 6, 3, 5, 7, direction | options, given, each_cell=direction == {})
         heads = {"heads": 2, "input_heads": 2}
         yield Case(cell, 6, 3, 6, 8, {"bidirectional": True} | heads | OWN[cell][-1], given)
+        if GATES[cell] > 1:
+            masks_of_gates = (6, 3, 2 * GATES[cell] * 7)
+            yield Case(cell, 6, 3, 5, 7, {"bidirectional": True} | OWN[cell][0], given, masks_of_gates)
 
 
 CASES = list(_cases())

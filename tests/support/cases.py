@@ -440,6 +440,29 @@ def _shapes(cell: str) -> Iterator[Case]:
     yield _case(cell, large, {"bidirectional": True} | options, tags=frozenset(["large"]))
 
 
+def _gate_masks(cell: str) -> Iterator[Case]:
+    """Yield cases with a mask for each gate: directions, gate orders, heads, and axes that the masks lack."""
+    if GATES[cell] == 1:
+        return
+    directions = itertools.cycle(DIRECTIONS)
+    T, N, I, H = 5, 3, 4, 6
+    for flags in ({}, *({flag: True} for flag in FLAGS[cell])):
+        for direction in DIRECTIONS:
+            width = GATES[cell] * H * (2 if "bidirectional" in direction else 1)
+            for axes in ((T, N, width), (1, N, width)):
+                yield _case(cell, (T, N, I, H), direction | flags, mask_shape=axes, values="dropout")
+    resets: tuple[dict[str, bool], ...] = ({}, {"reset_after": True}) if cell == "gru" else ({},)
+    for options in resets:
+        for more, axes in (({"heads": 3}, (T, 1)), ({"heads": 6}, ()), ({"heads": 2, "gradient_clip": 0.125}, (N,))):
+            direction = next(directions)
+            width = GATES[cell] * H * (2 if "bidirectional" in direction else 1)
+            yield _case(cell, (T, N, I, H), direction | options | more, mask_shape=(*axes, width))
+        wide = (2, 67, 3, 131)
+        width = GATES[cell] * wide[-1]
+        yield _case(cell, wide, options, mask_shape=(*wide[:2], width), tags=frozenset(["wide"]))
+        yield _case(cell, (3, 2, 257, 1), options, mask_shape=(3, 2, GATES[cell]))
+
+
 def _cells(cell: str) -> Iterator[Case]:
     """Yield gradients of all cells: alone, with all other arguments, and with other sizes."""
     if cell == "slstm":
@@ -531,7 +554,7 @@ def _heads(cell: str) -> Iterator[Case]:
 CASES: tuple[Case, ...] = tuple(
     case
     for cell in GATES
-    for block in (_arguments, _functions, _flags, _words, _shapes, _numbers, _gates, _mixed, _cells, _heads)
+    for block in (_arguments, _functions, _flags, _words, _shapes, _gate_masks, _numbers, _gates, _mixed, _cells, _heads)
     for case in block(cell)
 )
 assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

@@ -63,7 +63,7 @@ def _gain(missing: set[Pair], row: Mapping[int, int], factor: int, value: int) -
 def covering_cases() -> list[Case]:
     """Return cases of all cells that need few different kernels.
 
-    Flags, activations, numbers, H, whether there is a mask and whether all cells have gradients reach a kernel as
+    Flags, activations, numbers, H, the kind of mask and whether all cells have gradients reach a kernel as
     constants: they make a variant. The variants of a cell have every pair of these, except that each activation is at
     each gate in only one of them. The cases have every pair of a variant and of what does not reach the kernel
     (direction, arguments, shape of the mask), and every pair of the latter.
@@ -89,8 +89,9 @@ def _variants(cell: str) -> list[dict[str, Any]]:
     flags = dict.fromkeys((*FLAGS[cell], *(["each_cell"] if CELLS[cell] else [])), (False, True))
     numbers = [{name: setting[name] for name in NUMBERS[cell] if name in setting} for setting in SETTINGS]
     heads = (False, True)
+    masks = ("mask", "", "mask of gates") if GATES[cell] > 1 else ("mask", "")
     rows = covering_array(
-        {"sizes": SIZES, "mask": (True, False), "numbers": numbers, "heads": heads, **flags, **WORDS[cell]}
+        {"sizes": SIZES, "mask": masks, "numbers": numbers, "heads": heads, **flags, **WORDS[cell]}
     )
     assert len(rows) >= len(NAMES) or not ACTIVATIONS[cell], "too few variants for each activation at each gate"
     return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
@@ -116,6 +117,9 @@ def _case(cell: str, variant: Mapping[str, Any], rest: Mapping[str, Any]) -> Cas
         options["heads"] = 2
         if "input_weight" in present:
             options["input_heads"] = math.gcd(H, I)
-    mask_shape = (1, N, D * H) if variant["mask"] and not rest["mask_has_steps"] else None
+    mask_shape = None
+    if variant["mask"] == "mask of gates" or (variant["mask"] and not rest["mask_has_steps"]):
+        gates = GATES[cell] if variant["mask"] == "mask of gates" else 1
+        mask_shape = T if rest["mask_has_steps"] else 1, N, D * gates * H
     each_cell = variant.get("each_cell", False)
     return Case(cell, T, N, I, H, options, frozenset(present), mask_shape, each_cell=each_cell)

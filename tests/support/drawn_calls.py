@@ -133,7 +133,8 @@ def draw_case(rng: Generator, of: Options) -> Case:
         features = directions * GATES[of.cell] * H
     mask_shape = None
     if "mask" in of.present and rng.random() < 0.5:
-        mask_shape = tuple(size if rng.random() < 0.6 else 1 for size in (T, N, directions * H))
+        gates = GATES[of.cell] if rng.random() < 0.4 else 1
+        mask_shape = tuple(size if rng.random() < 0.6 else 1 for size in (T, N, directions * gates * H))
     seed, lenient, each_cell = int(rng.integers(1, 1 << 30)), bool(rng.random() < 0.1), bool(rng.random() < 0.3)
     return Case(of.cell, T, N, features, H, options, of.present, mask_shape, seed, lenient=lenient, each_cell=each_cell)
 

@@ -78,7 +78,7 @@ class Pass:
     case: Case
     x: Array  # [T, N, G, H]: the projected source with the bias
     weight: Array  # [G, H, H]
-    mask: Array  # [T, N, H]
+    mask: Array  # [T, N, G, H]
     init: tuple[Array, ...]  # h, and the cell states
     vectors: Array  # peephole [4, H], secondary bias [1, H]
     product: Callable[[Array, Array], Array] = exact_product
@@ -138,7 +138,7 @@ class Pass:
         R = self.weight
         rows = []
         for x, m in zip(self.x, self.mask, strict=True):
-            r = np.stack([self.product(self.carried(h * m), R_g.T) for R_g in R], axis=1)
+            r = np.stack([self.product(self.carried(h * m[:, g]), R_g.T) for g, R_g in enumerate(R)], axis=1)
             if self.case.cell == "single_gate_rnn":
                 kept = x + r
                 h = f[0](kept[:, 0])
@@ -162,9 +162,10 @@ class Pass:
             else:
                 z, reset = f[0](x[:, 0] + r[:, 0]), f[1](x[:, 1] + r[:, 1])
                 after = self.case.options.get("reset_after")
-                candidate = (
-                    reset * (r[:, 2] + self.vectors[0]) if after else self.product(self.carried(h * reset * m), R[2].T)
-                )
+                if after:
+                    candidate = reset * (r[:, 2] + self.vectors[0])
+                else:
+                    candidate = self.product(self.carried(h * reset * m[:, 2]), R[2].T)
                 o = f[2](candidate + x[:, 2])
                 kept = np.stack([z, reset, o], axis=1)
                 h = (1 - z) * h + z * o if self.case.options.get("flip_z") else z * h + (1 - z) * o
@@ -191,7 +192,7 @@ class Pass:
         cells_before = np.concatenate([np.stack(self.init[1:])[None], cells[:-1]]) if cells.shape[1] else cells
         c_before = cells_before[:, 0] if cells.shape[1] else h_before
         delta = np.empty_like(kept)
-        fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # the operand of each gate's R
+        fed = h_before[:, :, None] * self.mask  # the operand of each gate's R
         into = np.empty_like(kept)  # the gradient of that product
         limit = self.case.options.get("gradient_clip", np.inf)
         dc, d_cells = np.zeros_like(dh), np.zeros_like(cells[0])
@@ -241,17 +242,17 @@ class Pass:
                 d[:, 2] = total * (z if flip else 1 - z) * df[2](o)
                 direct = total * (1 - z if flip else z)
                 if after:
-                    q = self.product(self.stored(h_before[k] * m), R[2].T) + self.vectors[0]
+                    q = self.product(self.stored(h_before[k] * m[:, 2]), R[2].T) + self.vectors[0]
                     d[:, 1] = d[:, 2] * q * df[1](reset)
                     into[k] = d
                     into[k, :, 2] *= reset
                 else:
                     back = self.product(self.carried(d[:, 2]), R[2])
-                    d[:, 1] = back * h_before[k] * m * df[1](reset)
+                    d[:, 1] = back * h_before[k] * m[:, 2] * df[1](reset)
                     into[k] = d
                     into[k, :, 2] = 0
-                    direct = direct + back * reset * m
-            dh = direct + sum(self.product(self.carried(into[k, :, g]), R[g]) for g in range(len(R))) * m
+                    direct = direct + back * reset * m[:, 2]
+            dh = direct + sum(self.product(self.carried(into[k, :, g]), R[g]) * m[:, g] for g in range(len(R)))
             dh = np.clip(dh, -limit, limit)
         if self.case.cell == "gru" and not after:
             into[:, :, 2] = delta[:, :, 2]
@@ -341,6 +342,14 @@ class Program:
         split = array.reshape(-1, self.case.N, self.case.D, self.case.H)
         return split[self._rows(direction, source=False), :, direction]
 
+    def _mask(self, array: Array, direction: int) -> Array:
+        """Return the masks of the gates, which may be the same for all: [T, N, G, H]."""
+        T, N, G, H, D = (getattr(self.case, letter) for letter in "TNGHD")
+        if G > 1 and array.shape[-1:] == (D * G * H,):
+            return self._gates(np.broadcast_to(array, (T, N, D * G * H)), direction, source=False)
+        of_all = self._states(np.broadcast_to(array, (T, N, D * H)), direction)
+        return np.broadcast_to(of_all[:, :, None], (T, N, G, H))
+
     def _state(self, name: str, direction: int, given: Mapping[str, Array]) -> Array:
         shape = (self.case.N, self.case.D, self.case.H)
         return given[name].reshape(shape)[:, direction] if name in given else np.zeros(shape, self.dtype)[:, direction]
@@ -362,7 +371,6 @@ class Program:
         x = given["source"].reshape(case.T * case.N, case.I)
         x = self.product(x, given["input_weight"].T) if "input_weight" in given else x
         x = x + given.get("bias", self.dtype(0))
-        full = (case.T, case.N, case.D * case.H)
         vectors = np.zeros((case.G, case.H), self.dtype)
         if "peephole" in given:
             vectors = given["peephole"].reshape(case.D, case.G, case.H)[direction][self.slots]
@@ -372,7 +380,7 @@ class Program:
             case,
             self._gates(x, direction, source=True),
             given["recurrent_weight"].reshape(case.D, case.G, case.H, case.H)[direction][self.slots],
-            self._states(np.broadcast_to(given.get("mask", self.dtype(1)), full), direction),
+            self._mask(given.get("mask", np.ones((), self.dtype)), direction),
             tuple(self._state(f"init_{name}", direction, given) for name in ("state", *CELLS[case.cell])),
             vectors,
             self.product,

@@ -38,7 +38,7 @@ struct Spec {
     bool last_states = false;                 // whether a forward call also returns the last states
     std::uint32_t largest = 0;                // one bit per Argument that has the largest of its shapes, see ShapeRule
     bool bool_reset = false;                  // whether the reset is of type bool: true starts anew
-    std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H; false: it is broadcast
+    std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N and units; false: it is broadcast
     // The sum of the lengths if sequences are packed, else 0. A packed sequence has a row for each time step and live
     // batch row, step by step. Batch rows are sorted by length, the longest first.
     std::int64_t packed_rows = 0;
@@ -55,10 +55,14 @@ struct Spec {
 
     [[nodiscard]] std::int64_t pieces() const { return piece_steps == 0 ? 1 : (T + piece_steps - 1) / piece_steps; }
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
-    // Returns whether an argument has a row for every step, or a reset or leak a number for every unit: see ShapeRule.
+    // Returns whether an argument has a row for every step, a reset or leak a number for every unit, or a mask one for
+    // every gate: see ShapeRule.
     [[nodiscard]] bool has_largest(Argument argument) const {
         return ((largest >> static_cast<unsigned>(argument)) & 1u) != 0;
     }
+    // Return whether each gate's recurrent product has a mask of its own, and how many masks there are: one or G.
+    [[nodiscard]] bool masks_gates() const { return has_largest(Argument::mask); }
+    [[nodiscard]] std::int64_t mask_slots() const { return masks_gates() ? G() : 1; }
     // Returns whether a gradient call returns gradients of the reset, or of the states that it starts from.
     [[nodiscard]] bool returns_reset_gradients() const {
         return gradients &&

@@ -62,28 +62,28 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     static const ShapeRule kOfInitial{{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}};
     // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
-        {{{T, N, I}}, {{T, N, I}}},                          // source
-        {{{GH, head_units}}, {{D, GH, head_units}}},         // recurrent_weight
-        {{{T, N, DH}}, {{T, N, DH}}},                        // source_gradient
-        {{{T, N, DGH}}, {{T, N, DGH}}},                      // z_state
-        kOfCells,                                            // cell_output_fwd
-        kOfCells,                                            // normalizer_output_fwd
-        kOfCells,                                            // stabilizer_output_fwd
-        kOfSequence,                                         // output_fwd
-        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // state_gradient
-        kOfGradient,                                         // cell_gradient
-        kOfGradient,                                         // normalizer_gradient
-        kOfGradient,                                         // stabilizer_gradient
-        {{{DGH, head_features}}, {{DGH, head_features}}},    // input_weight
-        {{{DGH}}, {{DGH}}},                                  // bias
-        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // init_state
-        kOfInitial,                                          // init_cell
-        kOfInitial,                                          // init_normalizer
-        kOfInitial,                                          // init_stabilizer
-        {{{T, N, DH}}, {{T, N, DH}}},                        // mask: any shape that broadcasts to this
-        {{{GH}}, {{D, GH}, {DGH}}},                          // peephole
-        {{{DH}}, {{DH}}},                                    // secondary_bias
-        {{{N}}, {{N}}},                                      // lengths
+        {{{T, N, I}}, {{T, N, I}}},                              // source
+        {{{GH, head_units}}, {{D, GH, head_units}}},             // recurrent_weight
+        {{{T, N, DH}}, {{T, N, DH}}},                            // source_gradient
+        {{{T, N, DGH}}, {{T, N, DGH}}},                          // z_state
+        kOfCells,                                                // cell_output_fwd
+        kOfCells,                                                // normalizer_output_fwd
+        kOfCells,                                                // stabilizer_output_fwd
+        kOfSequence,                                             // output_fwd
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // state_gradient
+        kOfGradient,                                             // cell_gradient
+        kOfGradient,                                             // normalizer_gradient
+        kOfGradient,                                             // stabilizer_gradient
+        {{{DGH, head_features}}, {{DGH, head_features}}},        // input_weight
+        {{{DGH}}, {{DGH}}},                                      // bias
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
+        kOfInitial,                                              // init_cell
+        kOfInitial,                                              // init_normalizer
+        kOfInitial,                                              // init_stabilizer
+        {{{T, N, DH}, {T, N, DGH}}, {{T, N, DH}, {T, N, DGH}}},  // mask: any shape that broadcasts to one of these
+        {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
+        {{{DH}}, {{DH}}},                                        // secondary_bias
+        {{{N}}, {{N}}},                                          // lengths
         {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
         {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_cell

@@ -318,17 +318,28 @@ private:
 
     // Accepts any shape with up to 3 axes that broadcasts. The mask does not vary along axes of size 1.
     void check_mask(const TensorShape& shape) {
-        const SymbolicShape& rule = accepted_shapes(spec_, Argument::mask).front();
-        const TensorShape full = to_shape(spec_, rule);
-        bool fits = shape.size() <= full.size();
-        for (std::size_t i = 0; fits && i < shape.size(); ++i) {
-            const std::size_t axis = full.size() - shape.size() + i;
-            fits = shape[i] == 1 || shape[i] == full[axis];
-            spec_.mask_varies[axis] = shape[i] != 1;
+        std::string expected;
+        for (const SymbolicShape& rule : accepted_shapes(spec_, Argument::mask)) {
+            const TensorShape full = to_shape(spec_, rule);
+            if (broadcasts(shape, full)) {
+                for (std::size_t axis = 0; axis < full.size(); ++axis) {
+                    const std::size_t missing = full.size() - shape.size();
+                    spec_.mask_varies[axis] = axis >= missing && shape[axis - missing] != 1;
+                }
+                if (!expected.empty()) spec_.largest |= 1u << static_cast<unsigned>(Argument::mask);
+                return;
+            }
+            if (expected.empty() || spec_.G() > 1)
+                expected += (expected.empty() ? "" : " or ") + symbols(rule) + " = " + to_text(full);
         }
-        if (fits) return;
-        throw ValueError(at(Argument::mask) + "expected a shape that broadcasts to " + symbols(rule) + " = " +
-                         to_text(full) + ", got " + to_text(shape) + " (" + origins(rule) + ")");
+        throw ValueError(at(Argument::mask) + "expected a shape that broadcasts to " + expected + ", got " +
+                         to_text(shape) + " (" + origins(accepted_shapes(spec_, Argument::mask).front()) + ")");
+    }
+
+    static bool broadcasts(const TensorShape& shape, const TensorShape& full) {
+        if (shape.size() > full.size()) return false;
+        const auto fits = [](std::int64_t size, std::int64_t wanted) { return size == 1 || size == wanted; };
+        return std::equal(shape.rbegin(), shape.rend(), full.rbegin(), fits);
     }
 
     std::string symbols(const SymbolicShape& rule) const {

@@ -58,6 +58,7 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
     using As = Constants::As;
     Constants constants;
     constants.flag(abi::kHasMask, "mask", spec.has(Argument::mask))
+        .flag(abi::kMasksGates, "gate_masks", spec.masks_gates())
         .set(abi::kPhase, "phase", options.phase)
         .set(abi::kGateOrder, "gate_order", gate_order(spec, 0, spec.G()), As::slots)
         .flag(abi::kScalesProduct, "scales_product", spec.scales_product())

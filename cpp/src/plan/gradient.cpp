@@ -55,7 +55,7 @@ private:
         delta_ = has(Argument::input_weight) ? sequence("delta", G, narrows_deltas_) : result(Argument::source);
         recurrent_delta_ =
             scales_product_ ? sequence("recurrent delta", only_candidate_ ? 1 : G, narrows_deltas_) : delta_;
-        if (recomputes(spec_)) operand_ = sequence("operand", 1, narrows_operand_);
+        if (recomputes(spec_)) operand_ = sequence("operand", spec_.mask_slots(), narrows_operand_);
         if (phases_) scaled_operand_ = sequence("scaled operand", 1, narrows_operands_);
         if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
         if (multiplies_candidate_) product_ = sequence("candidate product", 1);
@@ -140,7 +140,8 @@ private:
         if (has(Argument::leak)) block.sequence(abi::kBlendUp, blend_up_, 1, Order::output);
         block.state(abi::kCarryHidden, carry_hidden_);
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
-        if (recomputes(spec_)) block.sequence(abi::kOperand, operand_, 1, Order::source);
+        if (recomputes(spec_)) block.sequence(abi::kOperand, operand_, spec_.mask_slots(), Order::source);
+        if (!spec_.masks_gates()) block.share_slots(abi::kOperand);
         if (phases_) block.sequence(abi::kScaledOperand, scaled_operand_, 1, Order::source);
         if (cells_ > 0) block.sequence(abi::kPreviousCell, previous_cell_, cells_, Order::source);
         if (multiplies_candidate_) block.sequence(abi::kProduct, product_, 1, Order::source);
@@ -154,6 +155,7 @@ private:
         q.slot = candidate_;
         q.slots = q.gates_slots = 1;
         q.directions = D;
+        q.operand_slots = spec_.mask_slots();
         add_recurrent_product(builder_, "candidate product", q);
     }
 
@@ -223,6 +225,7 @@ private:
 
     // Adds the gradient of some slots of the weights.
     void recurrent_gradient(RecurrentProduct of) {
+        if (of.operand == operand_) of.operand_slots = spec_.mask_slots();
         of.weight = result(Argument::recurrent_weight);
         add_recurrent_gradient(builder_, of, has(Argument::input_weight) || of.slot + of.direction > 0);
     }

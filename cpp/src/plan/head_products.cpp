@@ -30,28 +30,33 @@ Matrix by_columns(Matrix matrix) {
     return matrix;
 }
 
-// Calls `add` with the product of operand, weight and gates. Without heads, the slots are one matrix, and the
-// directions are batches. With heads, it is called for each direction; the slots are sets, and the heads batches.
+// Returns where a direction's first operand is in its buffer.
+std::int64_t operand_offset(const Spec& spec, const RecurrentProduct& of, std::int64_t direction) {
+    return (direction * of.operand_slots + (of.operand_slots > 1 ? of.slot : 0)) * spec.H;
+}
+
+// Calls `add` with the product of operand, weight and gates. With one operand and one head, the slots are one matrix,
+// and the directions are batches. Otherwise it is called for each direction; the slots are sets, and the heads batches.
 template <class Add>
 void for_each_direction(const Spec& spec, const RecurrentProduct& of, const Add& add) {
     const std::int64_t H = spec.H, D = spec.D(), G = spec.G(), units = spec.head_units();
-    const bool heads = spec.heads() > 1;
-    for (std::int64_t d = of.direction; d < of.direction + (heads ? of.directions : 1); ++d) {
-        const Matrix operand{of.operand, d * H, D * H, units, false, true};
+    const bool sets = spec.heads() > 1 || of.operand_slots > 1;
+    for (std::int64_t d = of.direction; d < of.direction + (sets ? of.directions : 1); ++d) {
+        const Matrix operand{of.operand, operand_offset(spec, of, d), D * of.operand_slots * H, units, false,
+                             true,       of.operand_slots > 1 ? H : 0};
         const Matrix weight{
-            of.weight, (d * G + of.slot) * H * units, units, heads ? units * units : G * H * H, false, false,
-            H * units};
+            of.weight, (d * G + of.slot) * H * units, units, sets ? units * units : G * H * H, false, false, H * units};
         const Matrix gates{of.gates,
                            (d * of.gates_slots + of.gates_slot) * H,
                            D * of.gates_slots * H,
-                           heads ? units : of.gates_slots * H,
+                           sets ? units : of.gates_slots * H,
                            false,
                            true,
                            H};
         add(operand, weight, gates,
-            Product{.m = heads ? units : of.slots * H,
-                    .batches = heads ? spec.heads() : of.directions,
-                    .sets = heads ? of.slots : 1});
+            Product{.m = sets ? units : of.slots * H,
+                    .batches = sets ? spec.heads() : of.directions,
+                    .sets = sets ? of.slots : 1});
     }
 }
 
@@ -145,7 +150,10 @@ void add_recurrent_gradient(PlanBuilder& builder, const RecurrentProduct& of, bo
                       .offset = (d * of.gates_slots + of.gates_slot) * H,
                       .row = D * of.gates_slots * H,
                       .gate = H};
-            sum.factor = RowSum::Term{.buffer = of.operand, .offset = d * H, .row = D * H};
+            sum.factor = RowSum::Term{.buffer = of.operand,
+                                      .offset = operand_offset(spec, of, d),
+                                      .row = D * of.operand_slots * H,
+                                      .gate = of.operand_slots > 1 ? H : 0};
             sum.out = of.weight;
             sum.out_offset = (d * G + of.slot) * H;
             builder.row_sum(label, sum, independent || d > of.direction);

@@ -20,12 +20,14 @@ void add_source_gradient(PlanBuilder& builder, const InputProduct& of, bool inde
 void add_input_weight_gradient(PlanBuilder& builder, const InputProduct& of);
 
 // The recurrent products of some gates: their slots, and those of the buffer of deltas or sums, and the operand's
-// buffer [T, N, D H]. `directions` from `direction` on are computed.
+// buffer [T, N, D H], or [T, N, D G H] if each slot of the weight multiplies an operand of its own. `directions` from
+// `direction` on are computed.
 struct RecurrentProduct {
     std::size_t operand = 0, weight = 0, gates = 0;
     std::int64_t slot = 0, slots = 0;              // of the weight
     std::int64_t gates_slot = 0, gates_slots = 0;  // the first one in the other buffer, and how many that has
     std::int64_t direction = 0, directions = 0;
+    std::int64_t operand_slots = 1;  // 1 or G
 };
 
 // Adds the products of all steps.

@@ -130,14 +130,15 @@ void StepBlock::vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
 
 void StepBlock::mask(std::size_t buffer) {
     const std::int64_t unit = spec_.mask_varies[2] ? 1 : 0;
-    const std::int64_t row_elements = spec_.mask_varies[2] ? spec_.D() * spec_.H : 1;
+    const std::int64_t direction = spec_.mask_slots() * spec_.H;
+    const std::int64_t row_elements = spec_.mask_varies[2] ? spec_.D() * direction : 1;
     const std::int64_t row = spec_.mask_varies[1] ? row_elements : 0;
     const std::int64_t time = spec_.mask_varies[0] ? row_elements * (spec_.mask_varies[1] ? spec_.N : 1) : 0;
     for (std::int64_t d = 0; d < spec_.D(); ++d) {
         const RowOrder rows = row_order(spec_, Order::output, d);
-        set(abi::kMask, d, buffer, rows.first * time + d * spec_.H * unit, rows.increment * time);
+        set(abi::kMask, d, buffer, rows.first * time + d * direction * unit, rows.increment * time);
     }
-    strides(abi::kMask, row, 0, unit);
+    strides(abi::kMask, row, spec_.masks_gates() ? spec_.H : 0, unit);
 }
 
 void StepBlock::reset(std::size_t buffer) {

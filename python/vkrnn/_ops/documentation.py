@@ -64,7 +64,7 @@ _PARAGRAPHS = {
     "mask": """
         mask : array, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
             m. It multiplies h where h enters the recurrent product, and nothing else. Row t belongs to the step that
-            computes row t of the output. Ones if not given.
+            computes row t of the output. Ones if not given.{gate_masks}
         """,
     "peephole": """
         peephole : array, [4H], bidirectional [2, 4H] or [8H], optional
@@ -205,6 +205,10 @@ _AXES = {
 }
 
 
+_GATE_MASKS = """
+    What broadcasts to [T, N, GH], bidirectional [T, N, DGH], is a mask for the recurrent product of each gate."""
+
+
 def documented(function: Function) -> Function:
     """Insert the paragraphs into the docstring of one of the functions."""
     [cell] = [cell for cell in _core.cells() if function.__name__ in (cell.name, cell.gradients_name)]
@@ -215,6 +219,7 @@ def documented(function: Function) -> Function:
         also = ", `zoneout_cell_mask`" if "zoneout_cell_mask" in dict(cell.forward) else ""
         of_cell = {"{axes}": _AXES[cell.name], "{Descriptor}": cell.descriptor_name, "{reset_cell_too}": too}
         of_cell["{zoneout_cell_mask_too}"] = also
+        of_cell["{gate_masks}"] = _GATE_MASKS if gates > 1 else ""
         text = clean(text)
         for placeholder, value in of_cell.items():
             text = text.replace(placeholder, value)

@@ -105,24 +105,31 @@ class _Functions:
         return self.plain(activation, self.clipped(p))
 
 
-def _recur(library: Library, weights: Any, h: Any, gates: slice = slice(None)) -> list[Any]:
-    """Return h R_g^T for these gates: [G, heads, J, J] and [N, H] -> G times [N, H], or zeros without a weight."""
+def _recur(library: Library, weights: Any, h: Any, m: Any, gates: slice = slice(None)) -> list[Any]:
+    """Return (h m) R_g^T for these gates, or zeros without a weight.
+
+    [G, heads, J, J], [N, H] and a mask [N, H], or one for each gate [N, G, H] -> G times [N, H].
+    """
     if weights is None:
         return [0.0] * len(range(*gates.indices(_MOST_GATES)))
     weights = weights[gates]
-    heads = h.reshape(h.shape[0], *weights.shape[1:3])
-    products = library.einsum("nkj,gkuj->gnku", heads, weights)
+    if len(m.shape) == 3:
+        operands = (h[:, None] * m)[:, gates].reshape(h.shape[0], *weights.shape[:3])
+        products = library.einsum("ngkj,gkuj->gnku", operands, weights)
+    else:
+        operands = (h * m).reshape(h.shape[0], *weights.shape[1:3])
+        products = library.einsum("nkj,gkuj->gnku", operands, weights)
     return [products[gate].reshape(h.shape) for gate in range(weights.shape[0])]
 
 
 def _single_gate_rnn(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: Any) -> Any:
-    (inside,) = _recur(library, w.recurrent, states[0] * m, slice(1))
+    (inside,) = _recur(library, w.recurrent, states[0], m, slice(1))
     return (_Functions(library, d).gate(d.activation, x[0] + inside),)
 
 
 def _lstm(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: Any) -> Any:
     (h, c), of = states, _Functions(library, d)
-    sums = [own + inside for own, inside in zip(x, _recur(library, w.recurrent, h * m), strict=True)]
+    sums = [own + inside for own, inside in zip(x, _recur(library, w.recurrent, h, m), strict=True)]
     p = [0.0] * 4 if w.peephole is None else [w.peephole[gate] for gate in range(4)]
     i = of.gate(d.input_gate_activation, sums[0] + p[0] * c)
     f = of.gate(d.forget_gate_activation, sums[1] + p[1] * c)
@@ -134,21 +141,21 @@ def _lstm(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: A
 
 def _gru(library: Library, d: Any, w: _Weights, x: list[Any], m: Any, states: Any) -> Any:
     (h,), of = states, _Functions(library, d)
-    hm, second = states[0] * m, 0.0 if w.secondary_bias is None else w.secondary_bias
-    in_z, in_r = _recur(library, w.recurrent, hm, slice(2))
+    second = 0.0 if w.secondary_bias is None else w.secondary_bias
+    in_z, in_r = _recur(library, w.recurrent, h, m, slice(2))
     z = of.gate(d.update_gate_activation, x[0] + in_z)
     r = of.gate(d.reset_gate_activation, x[1] + in_r)
     if d.reset_after:
-        candidate = (_recur(library, w.recurrent, hm, slice(2, 3))[0] + second) * r
+        candidate = (_recur(library, w.recurrent, h, m, slice(2, 3))[0] + second) * r
     else:
-        (candidate,) = _recur(library, w.recurrent, hm * r, slice(2, 3))
+        (candidate,) = _recur(library, w.recurrent, h * r, m, slice(2, 3))
     o = of.gate(d.output_gate_activation, x[2] + candidate)
     return ((1 - z) * h + z * o if d.flip_z else z * h + (1 - z) * o,)
 
 
 def _slstm(library: Library, d: Any, w: _Weights, x: list[Any], mask: Any, states: Any) -> Any:
     (h, c, n, m), of = states, _Functions(library, d)
-    sums = [own + inside for own, inside in zip(x, _recur(library, w.recurrent, h * mask), strict=True)]
+    sums = [own + inside for own, inside in zip(x, _recur(library, w.recurrent, h, mask), strict=True)]
     in_sum, forget_sum, z, o = map(of.clipped, sums)
     log_forget = forget_sum if d.forget_gate == "exponential" else library.log_sigmoid(forget_sum)
     stays = log_forget + m
@@ -286,10 +293,13 @@ class _Call:
         return tuple(found)
 
     def _mask(self, number: int) -> Any:
-        mask = self._given.get("mask")
-        full = self.T, self.N, self.D * self.H
-        ones = self._library.zeros((1, 1, 1), self._x) + 1
-        return self._part(self._library.broadcast(ones if mask is None else mask, full), number)
+        """Return a direction's mask, [T, N, H], or those of the gates, [T, N, G, H]."""
+        mask = self._given.get("mask", self._library.zeros((1, 1, 1), self._x) + 1)
+        units = self.D * self.H
+        if self.G == 1 or mask.shape[-1:] != (units * self.G,):
+            return self._part(self._library.broadcast(mask, (self.T, self.N, units)), number)
+        masks = self._library.broadcast(mask, (self.T, self.N, units * self.G))
+        return self._in_order(masks.reshape(self.T, self.N, self.D, self.G, self.H)[:, :, number], axis=2)
 
     def _resets(self, number: int, alive: Any) -> dict[str, Any]:
         """Return the resets in the order of the steps. Those of a backward half apply row t + 1 before row t."""
@@ -325,8 +335,9 @@ class _Call:
             None if second is None else self._part(second.reshape(self.D * self.H), number),
         )
 
-    def _in_order(self, weight: Any) -> Any:
-        """Return a weight [G, ...] with the gates in the order of the equations."""
+    def _in_order(self, array: Any, axis: int = 0) -> Any:
+        """Return an array with the gates, which are along an axis, in the order of the equations."""
         if self._slots == sorted(self._slots):
-            return weight
-        return self._library.concatenate([weight[slot : slot + 1] for slot in self._slots], 0)
+            return array
+        before = (slice(None),) * axis
+        return self._library.concatenate([array[(*before, slice(slot, slot + 1))] for slot in self._slots], axis)

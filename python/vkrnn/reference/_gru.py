@@ -68,10 +68,10 @@ def _forward(
         h = resets.state(k, h)
         x_z, x_r, x_o = x[k]
         hm = h * m[k]
-        hm_z, hm_r = recur(hm, R_zr)
+        hm_z, hm_r = recur(hm[:2], R_zr)
         z = cell.z.of(x_z + hm_z)
         r = cell.r.of(x_r + hm_r)
-        cc = (recur(hm, R_o)[0] + b2) * r if cell.reset_after else recur(hm * r, R_o)[0]
+        cc = (recur(hm[2:], R_o)[0] + b2) * r if cell.reset_after else recur(hm[2:] * r, R_o)[0]
         o = cell.o.of(cc + x_o)
         h = blends.state(k, cell.new(z, o, h), h)
         outputs.append(h)
@@ -96,8 +96,9 @@ def _backward(
     R_zr, R_o = R[:2], R[2:]
     h_end = before(h0, h)
     h_before = resets.state(EVERY_STEP, h_end)
-    hm = h_before * m
-    q = recur(hm, R_o)[0] + b2  # used with reset_after only
+    hm = h_before[:, None] * m
+    hm_o = hm[:, 2]
+    q = recur(hm_o[None], R_o)[0] + b2  # used with reset_after only
     delta = np.empty_like(state + source_gradient[:, None])
     dh_reset, d_blend = np.empty_like(delta[:, 0]), np.empty_like(delta[:, 0])
     for k in reversed(range(len(h))):
@@ -111,22 +112,22 @@ def _backward(
         d_o = do * cell.o.slope(o[k])
         if cell.reset_after:
             d_r = d_o * q[k] * cell.r.slope(r[k])
-            dh = dh + recur_back((d_o * r[k])[None], R_o) * m[k]
+            dh = dh + recur_back((d_o * r[k])[None], R_o, m[k, 2:])
         else:
             du = recur_back(d_o[None], R_o)
-            d_r = du * hm[k] * cell.r.slope(r[k])
-            dh = dh + du * r[k] * m[k]
+            d_r = du * hm_o[k] * cell.r.slope(r[k])
+            dh = dh + du * r[k] * m[k, 2]
         delta[k] = d_z, d_r, d_o
-        dh_reset[k] = dh + recur_back(delta[k, :2], R_zr) * m[k] + kept
+        dh_reset[k] = dh + recur_back(delta[k, :2], R_zr, m[k, :2]) + kept
         dh = passed_on(resets.r[k] * dh_reset[k], cell.gradient_clip)
     d_candidate = delta[:, 2]  # gradient and operand of the candidate's recurrent product
-    fed = hm * r
+    fed = hm_o * r
     if cell.reset_after:
-        d_candidate, fed = d_candidate * r, hm
+        d_candidate, fed = d_candidate * r, hm_o
     dR = np.concatenate(
         [
-            recur_weight_gradient(delta[:, :2], hm, R.shape[1]),
-            recur_weight_gradient(d_candidate[:, None], fed, R.shape[1]),
+            recur_weight_gradient(delta[:, :2], hm[:, :2], R.shape[1]),
+            recur_weight_gradient(d_candidate[:, None], fed[:, None], R.shape[1]),
         ]
     )
     db2 = d_candidate.sum(axis=(0, 1)) if cell.reset_after else np.zeros_like(b2)

@@ -233,17 +233,21 @@ class Layout:
         return np.concatenate([np.zeros((self.D, self.T - 1, self.N, self.H)), last], axis=1)
 
     def mask(self, values: ArrayLike | None) -> Array:
-        """Anything that broadcasts to [T, N, DH], or nothing -> [D, T, N, H]."""
+        """Anything that broadcasts to [T, N, DH] or [T, N, DGH], or nothing -> [D, T, G, N, H]."""
         if values is not None and not self.recurs:
             raise ValueError(f"[{self.function}] mask: expected a recurrent_weight beside it, got none")
         array = np.ones(()) if values is None else as_double(values)
-        full = (self.T, self.N, self.D * self.H)
-        fits = all(size in (1, wanted) for size, wanted in zip(array.shape[::-1], full[::-1], strict=False))
-        if array.ndim > 3 or not fits:
-            symbols = f"[T, N, {self._symbol('DH')}] = {list(full)}"
-            wanted_shape = f"expected a shape that broadcasts to {symbols}"
-            raise ValueError(f"[{self.function}] mask: {wanted_shape}, got {list(array.shape)}")
-        return self.state_steps(np.broadcast_to(array, full))
+        wanted = []
+        for axis in ("DH", "DGH")[: self.G]:
+            full = self.T, self.N, prod(map(self._factor, axis))
+            if array.ndim <= 3 and all(a in (1, b) for a, b in zip(array.shape[::-1], full[::-1], strict=False)):
+                if axis == "DGH":
+                    return self.gate_steps(np.broadcast_to(array, full), of_source=False)
+                steps = self.state_steps(np.broadcast_to(array, full))[:, :, np.newaxis]
+                return np.broadcast_to(steps, (self.D, self.T, self.G, self.N, self.H))
+            wanted.append(f"[T, N, {self._symbol(axis)}] = {list(full)}")
+        shapes = f"expected a shape that broadcasts to {' or '.join(wanted)}"
+        raise ValueError(f"[{self.function}] mask: {shapes}, got {list(array.shape)}")
 
     def resets(
         self, reset: ArrayLike | None, reset_state: ArrayLike | None, reset_cell: ArrayLike | None = None
@@ -416,29 +420,30 @@ class Layout:
 
 
 def recur(h: Array, weight: Array) -> Array:
-    """Return h R_g^T for every gate g: [..., N, H], [G, heads, J, J] -> [G, ..., N, H]."""
+    """Return h_g R_g^T for every gate g: [G, ..., N, H], [G, heads, J, J] -> [G, ..., N, H]."""
     if not weight.size:
-        return np.zeros((len(weight), *h.shape))
-    heads = h.reshape(-1, *weight.shape[1:3]).swapaxes(0, 1)
+        return np.zeros(h.shape)
+    heads = h.reshape(len(h), -1, *weight.shape[1:3]).swapaxes(1, 2)
     products: Array = heads @ weight.swapaxes(-1, -2)
-    return products.swapaxes(1, 2).reshape(len(weight), *h.shape)
+    return products.swapaxes(1, 2).reshape(h.shape)
 
 
-def recur_back(delta: Array, weight: Array) -> Array:
-    """Return the sum over the gates of delta_g R_g: [G, N, H], [G, heads, J, J] -> [N, H]."""
+def recur_back(delta: Array, weight: Array, mask: Array | float = 1.0) -> Array:
+    """Return the sum over the gates of delta_g R_g m_g: [G, N, H], [G, heads, J, J], [G, N, H] -> [N, H]."""
     if not weight.size:
         return np.zeros_like(delta[0])
     heads = delta.reshape(*delta.shape[:2], *weight.shape[1:3]).swapaxes(1, 2)
-    total: Array = (heads @ weight).sum(axis=0)
-    return total.swapaxes(0, 1).reshape(delta.shape[1:])
+    total: Array = ((heads @ weight).swapaxes(1, 2).reshape(delta.shape) * mask).sum(axis=0)
+    return total
 
 
 def recur_weight_gradient(delta: Array, h: Array, heads: int) -> Array:
-    """Return the sum over steps and batch of delta_g^T h: [T, G, N, H], [T, N, H] -> [G, heads, J, J]."""
+    """Return the sum over steps and batch of delta_g^T h_g: twice [T, G, N, H] -> [G, heads, J, J]."""
     T, G, N, H = delta.shape
     J = H // heads
     of_delta = delta.reshape(T, G, N, heads, J).transpose(1, 3, 4, 0, 2).reshape(G, heads, J, T * N)
-    gradient: Array = of_delta @ h.reshape(T * N, heads, J).swapaxes(0, 1)
+    of_h = h.reshape(T, G, N, heads, J).transpose(1, 3, 0, 2, 4).reshape(G, heads, T * N, J)
+    gradient: Array = of_delta @ of_h
     return gradient
 
 

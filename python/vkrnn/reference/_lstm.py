@@ -118,12 +118,12 @@ def _backward(
             d_o,
         )
         dc_reset[k] = dC * f[k] + (p_before * delta[k]).sum(axis=0) + kept_c
-        dh_reset[k] = recur_back(delta[k], R) * m[k] + kept
+        dh_reset[k] = recur_back(delta[k], R, m[k]) + kept
         dh, dc = passed_on(resets.r[k] * dh_reset[k], cell.gradient_clip), resets.r[k] * dc_reset[k]
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
     if cell.output_peephole_new_cell:
         dp[3] = (delta[:, 3] * c_new).sum(axis=(0, 1))
-    dR = recur_weight_gradient(delta, h_before * m, R.shape[1])
+    dR = recur_weight_gradient(delta, h_before[:, None] * m, R.shape[1])
     return delta, dR, dp, dh, dc, resets.gradients(h_end, dh_reset, c_end, dc_reset), d_blend
 
 

@@ -64,9 +64,9 @@ def _backward(
         G, kept = blends.state_parts(k, source_gradient[k] + dh)
         d_blend[k] = (source_gradient[k] + dh) * (y[k, 0] - h_before[k])
         delta[k] = G * f.slope(y[k])
-        dh_reset[k] = recur_back(delta[k], R) * m[k] + kept
+        dh_reset[k] = recur_back(delta[k], R, m[k]) + kept
         dh = passed_on(resets.r[k] * dh_reset[k], clip)
-    dR = recur_weight_gradient(delta, h_before * m, R.shape[1])
+    dR = recur_weight_gradient(delta, h_before[:, None] * m, R.shape[1])
     return delta, dR, dh, resets.gradients(h_end, dh_reset), d_blend
 
 

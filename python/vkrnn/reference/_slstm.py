@@ -146,10 +146,10 @@ def _backward(
             G * c[k] / n[k] * cell.o.slope(o[k]),
         )
         r = resets.r[k]
-        dh_reset[k], dc_reset[k], dn_reset[k] = recur_back(delta[k], R) * mask[k] + kept, dC * f[k], dN * f[k]
+        dh_reset[k], dc_reset[k], dn_reset[k] = recur_back(delta[k], R, mask[k]) + kept, dC * f[k], dN * f[k]
         dh, dc, dn = passed_on(r * dh_reset[k], cell.gradient_clip), r * dc_reset[k], r * dn_reset[k]
         dm = np.where(r == 0, 0, dm)
-    dR = recur_weight_gradient(delta, h_before * mask, R.shape[1])
+    dR = recur_weight_gradient(delta, h_before[:, None] * mask, R.shape[1])
     dr, *starts = resets.gradients(h_end, dh_reset, c_end, dc_reset)
     return delta, dR, dh, dc, dn, dm, (dr + n_end * dn_reset, *starts), d_blend
 

@@ -1,4 +1,4 @@
-// Recomputes the operand of each step's recurrent product, h[k-1] * m[k], from the training state, and stores it in
+// Recomputes the operand of each step's recurrent product, h[k-1] * m[k] for each mask m, from the training state, and stores it in
 // source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if one of them
 // weighs c[k]. Runs before the backward loop, for all steps at once.
 // Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
@@ -20,9 +20,11 @@ INLINE Real new_cell(Params p, uint d, uint n, uint j, int k, Real cell_before) 
 }
 #endif
 
+CONSTANT uint operand_slots = masks_gates != 0 ? CELL_GATES : 1;
+
 INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {
-        clear_view(p, kOperand, d, k, n, 0, j);
+        for (uint s = 0; s < operand_slots; ++s) clear_view(p, kOperand, d, k, n, s, j);
 #ifdef CELL_SCALE
         if (scales_product == 0) clear_view(p, kScaledOperand, d, k, n, 0, j);
 #endif
@@ -33,11 +35,13 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     }
 
     Real hidden = hidden_before(p, d, n, j, k);
-    Real operand = load_reset(p, d, k, n, 0, j, hidden) * load_mask(p, d, k, n, j);
-    store_view(p, kOperand, d, k, n, 0, j, operand);
+    hidden = load_reset(p, d, k, n, 0, j, hidden);
+    for (uint s = 0; s < operand_slots; ++s)
+        store_view(p, kOperand, d, k, n, s, j, hidden * load_slot_mask(p, d, k, n, s, j));
 #ifdef CELL_SCALE
     if (scales_product == 0) {
         Real scale = load_view(p, kTrainingState, d, k, n, slot_of(CELL_SCALE), j);
+        Real operand = hidden * load_slot_mask(p, d, k, n, slot_of(CELL_CANDIDATE), j);
         store_view(p, kScaledOperand, d, k, n, 0, j, operand * scale);
     }
 #endif

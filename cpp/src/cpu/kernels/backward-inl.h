@@ -43,9 +43,9 @@ protected:
     }
 };
 
-// Recomputes the operand of each step's recurrent product, h[k-1] * m[k], from the training state, for the weight
-// gradients. With peephole weights it also copies c[k-1], and c[k] if a peephole weight multiplies that. Steps and rows
-// are independent of each other.
+// Recomputes the operand of each step's recurrent product, h[k-1] * m[k] for each mask m, from the training state, for
+// the weight gradients. With peephole weights it also copies c[k-1], and c[k] if a peephole weight multiplies that.
+// Steps and rows are independent of each other.
 template <class C, class T>
 class Recompute : HiddenBefore<C, T> {
     using Base = HiddenBefore<C, T>;
@@ -125,12 +125,13 @@ private:
             const std::int64_t count = std::min(W, units_ - j);
             Real value = hidden(k, n, j, count);
             if (resets) value = this->reset(0, value, row(abi::kResetState, k - this->direction_, n), k, n, j, count);
-            value = value * this->mask(k, n, j, count);
-            store(value, operand + j, count);
+            for (std::int64_t slot = 0; slot < (this->masks_gates_ ? kGates : 1); ++slot)
+                store(value * this->mask(k, n, slot, j, count), operand + slot * views_[abi::kOperand].slot + j, count);
             if constexpr (C::kHasCandidate) {
                 if (two_phases_) {
                     const T* const scale =
                         row(abi::kTrainingState, k, n) + slot_[C::kScale] * views_[abi::kTrainingState].slot;
+                    value = value * this->mask(k, n, slot_[C::kCandidate], j, count);
                     store(value * load(scale + j, count), row(abi::kScaledOperand, k, n) + j, count);
                 }
             }
@@ -222,8 +223,9 @@ template <class C, class T>
 class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::direction_, Base::has_reset_, Base::has_upstream_cell_, Base::keeps_reset_up_,
-        Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_, Base::position, Base::previous, Base::row,
-        Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
+        Base::kGates, Base::kStates, Base::L, Base::masks_gates_, Base::member_, Base::mine_, Base::position,
+        Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_,
+        Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -285,12 +287,13 @@ private:
         const std::int64_t live = this->live_rows(std::max<std::int64_t>(k, 0));
         const std::int64_t handing_down = multiplies && this->recurs_ ? this->live_rows(of) : 0;
         const std::int64_t chunks = (live + kChunkRows - 1) / kChunkRows, height = (live + chunks - 1) / chunks;
-        const std::int64_t panel = kGates * units_ * L, depth = (end - first) * work_.head_units;
-        const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)},
+        const std::int64_t depth = (end - first) * work_.head_units;
+        const bool masks = masks_gates_ && Phase == 1;
+        const std::int64_t of_vector = (masks ? 2 : 1) * height * L;
+        const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)},
                               depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
         T* const sums =
-            static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(height * stripes.widest() * L)));
-        const T* operands[kChunkRows];
+            static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(of_vector * stripes.widest())));
         for (std::int64_t stripe = 0; stripe < stripes.count(); ++stripe) {
             const Range vectors = stripes.at(stripe);
             const std::int64_t width = (vectors.end - vectors.begin) * L;
@@ -300,17 +303,10 @@ private:
                 const std::int64_t top = rows.begin, count = rows.end - rows.begin;
                 const std::int64_t some = std::min(count, handing_down - top);
                 std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * width));
-                if (some > 0) {
-                    const bool heads = work_.head_units != work_.params.H;
-                    for (std::int64_t i = 0; i < some; ++i)
-                        operands[i] = row(abi::kRecurrentDelta, of, position(top + i)) + first * work_.params.H;
-                    if (heads)
-                        multiply_slots(operands, some, first, end, vectors, sums, this->one_row(of));
-                    else
-                        this->multiply(operands, some,
-                                       this->weights_.panels + vectors.begin * panel + first * units_ * L, panel, depth,
-                                       vectors.end - vectors.begin, sums, width, this->one_row(of));
-                }
+                if (some > 0 && masks)
+                    multiply_masked(of, {top, top + some}, first, end, vectors, sums, sums + count * width);
+                else if (some > 0)
+                    multiply_deltas(of, {top, top + some}, first, end, vectors, sums);
                 for (std::int64_t i = 0; i < count; ++i) {
                     if constexpr (Phase == 2) {
                         second(k, position(top + i), vectors, sums + i * width);
@@ -319,6 +315,38 @@ private:
                     }
                 }
             }
+        }
+    }
+
+    // Adds the products of the deltas of step `of`, of some batch rows and slots [first, end), with the weights.
+    HWY_INLINE void multiply_deltas(std::int64_t of, Range rows, std::int64_t first, std::int64_t end, Range vectors,
+                                    T* sums) const {
+        const std::int64_t count = rows.end - rows.begin, panel = kGates * units_ * L;
+        const T* operands[kChunkRows];
+        for (std::int64_t i = 0; i < count; ++i)
+            operands[i] = row(abi::kRecurrentDelta, of, position(rows.begin + i)) + first * work_.params.H;
+        if (work_.head_units != work_.params.H)
+            multiply_slots(operands, count, first, end, vectors, sums, this->one_row(of));
+        else
+            this->multiply(operands, count, this->weights_.panels + vectors.begin * panel + first * units_ * L, panel,
+                           (end - first) * work_.head_units, vectors.end - vectors.begin, sums,
+                           (vectors.end - vectors.begin) * L, this->one_row(of));
+    }
+
+    // The same with each slot's product, which is computed in `some`, times its mask.
+    HWY_NOINLINE void multiply_masked(std::int64_t of, Range rows, std::int64_t first, std::int64_t end, Range vectors,
+                                      T* sums, T* some) const {
+        const std::int64_t count = rows.end - rows.begin, width = (vectors.end - vectors.begin) * L;
+        const Range units = this->units_of(vectors);
+        for (std::int64_t slot = first; slot < end; ++slot) {
+            std::memset(some, 0, sizeof(T) * static_cast<std::size_t>(count * width));
+            multiply_deltas(of, rows, slot, slot + 1, vectors, some);
+            for (std::int64_t i = 0; i < count; ++i)
+                for (std::int64_t j = units.begin; j < units.end; j += W) {
+                    const std::int64_t at = i * width + (j - units.begin), left = std::min(W, units.end - j);
+                    const Real masked = load(some + at, left) * this->mask(of, position(rows.begin + i), slot, j, left);
+                    store(load(sums + at, left) + masked, sums + at, left);
+                }
         }
     }
 
@@ -347,7 +375,8 @@ private:
         const auto carried = [&](std::int64_t j, Units<T> some) HWY_ATTR {
             const Real down = some.load(handed_down + j);
             if (last) return down;
-            Real up = down + some.load(sums + (j - units.begin)) * this->mask(k + 1, n, j, some.count);
+            const Real mask = masks_gates_ ? Real(1.0) : this->mask(k + 1, n, 0, j, some.count);
+            Real up = down + some.load(sums + (j - units.begin)) * mask;
             if (keeps) some.store(up, row(abi::kResetUp, k + 1 - direction_, n) + j);
             if (resets) up = part(this->factor(k + 1, n, j, some.count), up);
             return HWY_LIKELY(!this->has_gradient_clip_) ? up : clipped<T>(up, this->gradient_clip_);
@@ -421,7 +450,8 @@ private:
         if constexpr (C::kHasCandidate) {
             BackwardRow<T> at{};
             at.training_state = row(abi::kTrainingState, k, n);
-            at.operand = row(abi::kOperand, k, n);
+            const std::int64_t candidate = slot_[C::kCandidate];
+            at.operand = row(abi::kOperand, k, n) + candidate * views_[abi::kOperand].slot;
             at.delta = row(abi::kDelta, k, n);
             at.carry_hidden = row(abi::kCarryHidden, 0, n);
             at.training_slot = views_[abi::kTrainingState].slot;
@@ -430,7 +460,7 @@ private:
             for (std::int64_t j = units.begin; j < units.end; j += W) {
                 const Units<T> some{std::min(W, units.end - j)};
                 second_units_back(cell_, at, slot_, j, some, some.load(sums + (j - units.begin)),
-                                  this->mask(k, n, j, some.count));
+                                  this->mask(k, n, candidate, j, some.count));
             }
         }
     }

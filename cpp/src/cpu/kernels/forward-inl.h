@@ -19,8 +19,8 @@ template <class C, class T>
 class Forward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::has_mask_, Base::has_reset_, Base::keep_, Base::kGates, Base::kStates, Base::L,
-        Base::member_, Base::mine_, Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_,
-        Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
+        Base::masks_gates_, Base::member_, Base::mine_, Base::position, Base::previous, Base::row,
+        Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -117,27 +117,33 @@ private:
         }
     }
 
-    // Returns a row that the recurrent product multiplies.
-    const T* operand(std::int64_t k, std::int64_t i, int phase) const {
+    // Returns a row that the recurrent product of a gate multiplies.
+    const T* operand(std::int64_t k, std::int64_t i, int phase, int gate) const {
         if (phase == 2) return row(abi::kScaledOperand, k, position(i));
-        if (has_mask_ || this->resets(k, position(i))) return prepared_ + i * this->vectors_ * L;
+        if (has_mask_ || this->resets(k, position(i)))
+            return prepared_ + (i * operands() + (masks_gates_ ? gate : 0)) * this->vectors_ * L;
         return previous(abi::kHidden, abi::kInitHidden, k, position(i));
     }
 
+    // Returns how many rows each batch row's operand has: one, or one for each gate.
+    [[nodiscard]] std::int64_t operands() const { return masks_gates_ ? kGates : 1; }
+
     // Computes the rows of the operand that are not h itself.
     void prepare_operand(std::int64_t k) {
-        const std::int64_t rows = this->live_rows(k);
+        const std::int64_t rows = this->live_rows(k), apart = this->vectors_ * L;
         prepared_ =
-            static_cast<T*>(member_.scratch(1, sizeof(T) * static_cast<std::size_t>(rows * this->vectors_ * L)));
+            static_cast<T*>(member_.scratch(1, sizeof(T) * static_cast<std::size_t>(rows * operands() * apart)));
         for (std::int64_t i = 0; i < rows; ++i) {
             const std::int64_t n = position(i);
-            T* out = prepared_ + i * this->vectors_ * L;
+            T* out = prepared_ + i * operands() * apart;
             const T* hidden =
                 this->before(abi::kHidden, abi::kInitHidden, abi::kResetState, k, n, 1, {0, units_}, out).at;
             if (!has_mask_) continue;
             for (std::int64_t j = 0; j < units_; j += W) {
                 const std::int64_t count = std::min(W, units_ - j);
-                store(load(hidden + j, count) * this->mask(k, n, j, count), out + j, count);
+                const Real some = load(hidden + j, count);
+                for (std::int64_t g = 0; g < operands(); ++g)
+                    store(some * this->mask(k, n, slot_[g], j, count), out + g * apart + j, count);
             }
         }
     }
@@ -188,14 +194,13 @@ private:
                                              sums.gates, sums.row, sums.gate, false);
                 }
                 if (apart) std::memset(sums.candidate, 0, sizeof(T) * static_cast<std::size_t>(count * width));
-                if (multiplies) {
-                    for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
-                    this->multiply_gates(operands, count, this->weights_, work_.head_units, First,
-                                         apart ? End - 1 : End, vectors, sums.gates, sums.row, sums.gate,
-                                         this->one_row(k));
-                    if (apart)
-                        this->multiply_gates(operands, count, this->weights_, work_.head_units, End - 1, End, vectors,
-                                             sums.candidate, width, width, this->one_row(k));
+                for (int g = First, end = 0; multiplies && g < End; g = end) {
+                    const bool alone = apart && g == End - 1;  // the candidate with sums of its own
+                    end = masks_gates_ ? g + 1 : apart && !alone ? End - 1 : End;
+                    for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase, g);
+                    this->multiply_gates(operands, count, this->weights_, work_.head_units, g, end, vectors,
+                                         alone ? sums.candidate : sums.gates + (g - First) * sums.gate,
+                                         alone ? width : sums.row, alone ? width : sums.gate, this->one_row(k));
                 }
                 for (std::int64_t i = 0; i < count; ++i)
                     step<First, End, Phase>(k, position(top + i), vectors, sums.gates + i * sums.row, sums.gate,
@@ -240,7 +245,7 @@ private:
                 r[g] = 0.0;
             }
             if (candidate != nullptr) r[End - 1] = some.load(candidate + (j - units.begin));
-            if constexpr (Phase == 1) mask = this->mask(k, n, j, some.count);
+            if constexpr (Phase == 1) mask = this->mask(k, n, slot_[C::kCandidate], j, some.count);
             step_units<First, End, Phase>(cell_, at, slot_, j, some, x, r, mask);
         }
     }

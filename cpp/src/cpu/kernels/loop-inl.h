@@ -99,6 +99,7 @@ public:
           units_(work.block_units),
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
+          masks_gates_(constants[abi::kMasksGates] != 0),
           has_reset_(constants[abi::kHasReset] != 0),
           has_lengths_(work.has_lengths != 0),
           has_upstream_cell_(constants[abi::kHasUpstreamCell] != 0),
@@ -208,8 +209,9 @@ protected:
     [[nodiscard]] HWY_INLINE Stride previous_slot(abi::uint sequence, abi::uint initial, std::int64_t k) const {
         return views_[k == 0 ? initial : sequence].slot;
     }
-    HWY_INLINE Real mask(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) const {
-        return has_mask_ ? views_[abi::kMask].read(row(abi::kMask, k, n), 0, j, count) : Real(1.0);
+    // Returns the mask of a slot's product, which is the same for all slots unless masks_gates_.
+    HWY_INLINE Real mask(std::int64_t k, std::int64_t n, std::int64_t slot, std::int64_t j, std::int64_t count) const {
+        return has_mask_ ? views_[abi::kMask].read(row(abi::kMask, k, n), slot, j, count) : Real(1.0);
     }
     // Returns whether step k of a row resets any of its states. Row t of the reset belongs between rows t - 1 and t of
     // the sequence: the backward direction's step k takes it from its row of step k - 1, and step 0 takes none.
@@ -403,7 +405,7 @@ protected:
     Member& member_;
     const std::int64_t steps_, batch_;
     const std::int64_t units_, vectors_;  // of a block
-    const bool has_mask_, has_reset_, has_lengths_, has_upstream_cell_, has_gradient_clip_;
+    const bool has_mask_, masks_gates_, has_reset_, has_lengths_, has_upstream_cell_, has_gradient_clip_;
     const T gradient_clip_;
     const bool scales_product_, two_phases_, recurs_, keeps_reset_up_, blends_hidden_, blends_cell_, keeps_blend_up_;
     const abi::uint keep_;  // see abi::kKeep

@@ -19,7 +19,7 @@ std::vector<Parameters> MatrixLoop::variants(const Profile& /*profile*/) const {
 
 std::optional<CostEstimate> MatrixLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                  const Parameters& wanted) const {
-    if (!spec.recurs() || !can_have_parts(spec)) return std::nullopt;
+    if (!spec.recurs() || !can_have_parts(spec) || spec.masks_gates()) return std::nullopt;
     if (spec.dtype == Dtype::float64) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     std::optional<CostEstimate> best = cheapest<MatrixShape>(

@@ -153,7 +153,7 @@ std::vector<Parameters> PersistentLoop::variants(const Profile& /*profile*/) con
 
 std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                      const Parameters& wanted) const {
-    if (!spec.recurs() || !can_have_parts(spec)) return std::nullopt;
+    if (!spec.recurs() || !can_have_parts(spec) || spec.masks_gates()) return std::nullopt;
     if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.

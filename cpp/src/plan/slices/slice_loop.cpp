@@ -163,7 +163,7 @@ Parameters SliceLoop::parameters(const Profile& profile, const Parameters& wante
 
 std::optional<CostEstimate> SliceLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                 const Parameters& wanted) const {
-    if (!can_run_many_steps(spec) || spec.blends()) return std::nullopt;
+    if (!can_run_many_steps(spec) || spec.blends() || spec.masks_gates()) return std::nullopt;
     std::optional<CostEstimate> best;
     const auto consider = [&](const SliceShape& usual) {
         SliceShape shape = with_parameters(usual, wanted);

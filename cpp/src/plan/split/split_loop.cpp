@@ -169,7 +169,7 @@ const ProductStrategy& SplitLoop::products(const Profile& profile) const {
 
 std::optional<CostEstimate> SplitLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                 const Parameters& /*wanted*/) const {
-    if (!spec.recurs() || spec.heads() > 1) return std::nullopt;
+    if (!spec.recurs() || spec.heads() > 1 || spec.masks_gates()) return std::nullopt;
     if (spec.piece_steps != 0) return std::nullopt;  // a backward pass begins before its loop
     if (spec.dtype == Dtype::float16 && !fits_float16(spec, profile)) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;

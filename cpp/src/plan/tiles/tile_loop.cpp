@@ -222,7 +222,7 @@ std::vector<Parameters> TileLoop::variants(const Profile& profile) const {
 
 std::optional<CostEstimate> TileLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                const Parameters& wanted) const {
-    if (!spec.recurs() || !can_have_parts(spec)) return std::nullopt;
+    if (!spec.recurs() || !can_have_parts(spec) || spec.masks_gates()) return std::nullopt;
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     // A shape that spills registers is used only if the caller asked for it.
     const auto fits_call = [&](const TileShape& shape, const TileShape& usual) {
