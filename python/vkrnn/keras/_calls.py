@@ -40,9 +40,8 @@ class Call:
         # Keras assigns the last states to the variables of stateful layers, while autograd may need the first ones.
         states = [ops.copy(state) if self.layer.stateful else state for state in states]
         reverse = self.layer.go_backwards
-        if reverse and (mask is not None or isinstance(state_masks, list)):
-            source, reverse = ops.flip(source, axis=1), False
-            mask = mask if mask is None else ops.flip(mask, axis=1)
+        if reverse and mask is not None:
+            source, mask, reverse = ops.flip(source, axis=1), ops.flip(mask, axis=1), False
         if mask is None:
             outputs, cells = self._compute(source, states, input_masks, state_masks, None, reverse=reverse)
             last = [rows[-1] for rows in (outputs, cells) if rows is not None]
@@ -71,7 +70,7 @@ class Call:
     def _dropout_masks(self, source: Any, state: Any) -> tuple[Any, Any]:
         """Return the masks of the inputs and of the states, each a tensor, a list with one for each gate, or None.
 
-        Keras has drawn them before the loop.
+        Keras draws them once for all steps.
         """
         cell = self.cell
         below = 1 if self.kind != "SimpleRNN" else 2  # the other cells drop nothing with a probability of 1
@@ -92,11 +91,6 @@ class Call:
             source = source * input_masks[:, None]
         rows = ops.swapaxes(source, 0, 1)
         bias, second = self._biases()
-        if isinstance(state_masks, list):
-            loop = importlib.import_module("vkrnn.keras._gate_masks")
-            rows = rows if kernel is None else ops.matmul(rows, kernel)
-            rows = rows if bias is None else rows + bias
-            return loop.run(self.cell, self.kind, rows, recurrent, second, states, ops.stack(state_masks))  # type: ignore[no-any-return]
         function = getattr(importlib.import_module(f"vkrnn.{self.backend}"), NAMES[self.kind])
         descriptor = keras_descriptor(keras, self.kind, self.cell, reverse=reverse)
         given: dict[str, Any] = {"input_weight": kernel if kernel is None else ops.transpose(kernel), "bias": bias}
@@ -106,7 +100,8 @@ class Call:
         if second is not None:
             given["secondary_bias"] = second
         if state_masks is not None:
-            given["mask"] = state_masks[None]
+            of_gates = isinstance(state_masks, list)
+            given["mask"] = (ops.concatenate(state_masks, axis=-1) if of_gates else state_masks)[None]
         found = function(
             rows, ops.transpose(recurrent), init_state=states[0], lengths=lengths, descriptor=descriptor, **given
         )

@@ -44,7 +44,7 @@ def convert(model: Any) -> Any:
     <GRU name=forward_gru, built=False>
     """
     changed = _change(model, _OURS, "convert")
-    reasons = [f"{layer.name}: {reason}" for layer in changed if (reason := fallback(layer, training=True))]
+    reasons = [f"{layer.name}: {reason}" for layer in changed if (reason := fallback(layer))]
     left = "; ".join(reasons) or "none"
     _logger.info("[vkrnn.keras.convert] layers converted: %d, computed by Keras: %s", len(changed), left)
     return model

@@ -22,7 +22,7 @@ class _Recurrent:
         """Return the last output, the outputs [N, T, H] and the last states, as Keras's ``inner_loop`` does."""
         # An unrolled loop of Keras on JAX has other outputs for masked steps than its scan, which vkrnn follows.
         unrolled = self.unroll and mask is not None and keras.backend.backend() == "jax"
-        if unrolled or fallback(self, training=bool(training)) or _elsewhere(sequences):
+        if unrolled or fallback(self) or _elsewhere(sequences):
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
         if keras.tree.is_nested(mask):
             mask = mask[0]
@@ -56,15 +56,13 @@ class SimpleRNN(_Recurrent, keras.layers.SimpleRNN):
     """``keras.layers.SimpleRNN``, computed by vkrnn. As `LSTM`."""
 
 
-def fallback(layer: Any, *, training: bool = False) -> str:
+def fallback(layer: Any) -> str:
     """Return why Keras computes a layer, or an empty text if vkrnn does.
 
     Parameters
     ----------
     layer : LSTM, GRU or SimpleRNN
         A layer of this module.
-    training : bool, default False
-        For calls in training mode, where dropout acts.
 
     Raises
     ------
@@ -88,8 +86,6 @@ def fallback(layer: Any, *, training: bool = False) -> str:
         return f"cell: expected a {kind}Cell, got {type(own.cell).__name__}"
     if getattr(own, "use_cudnn", False) is True:
         return "use_cudnn is True"
-    if backend == "jax" and training and kind != "SimpleRNN" and 0 < own.cell.recurrent_dropout < 1:
-        return "recurrent_dropout: Keras draws a mask for each gate"
     try:
         keras_descriptor(keras, kind, own.cell, reverse=False)
     except NotImplementedError as error:

@@ -31,11 +31,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
 
 from vkrnn import gradients, operations
 from vkrnn._base.generics import A
@@ -102,6 +105,9 @@ class Method:
         function = _NAMES[self.base]
         if arguments["recurrent_weight"] is None:  # which the functions of vkrnn take
             raise ValueError(f"[{function.__name__}] recurrent_weight: expected an array, got None")
+        masks, weights = np.shape(arguments.get("mask", ())), np.shape(arguments["recurrent_weight"])
+        if "RNN" not in self.base and masks[-1:] == (math.prod(weights[:-1]),):  # a mask for each gate
+            raise ValueError(f"[{function.__name__}] mask: expected one for all gates, got {list(masks)}")
         return list(function(source, device=device, **arguments))
 
 
