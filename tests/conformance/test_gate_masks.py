@@ -22,7 +22,9 @@ T, N, I, H = 4, 3, 6, 5
 GATED = [cell for cell in GATES if GATES[cell] > 1]
 FLAGS: dict[str, tuple[dict[str, bool], ...]] = {"gru": ({}, {"reset_after": True}, {"reset_gate_first": True})}
 CASES = [
-    Case(cell, T, N, I, H, direction | flags, frozenset(OPTIONAL[cell]), (1, N, (1 + ("bidirectional" in direction)) * H))
+    Case(
+        cell, T, N, I, H, direction | flags, frozenset(OPTIONAL[cell]), (1, N, (1 + ("bidirectional" in direction)) * H)
+    )
     for cell in GATED
     for direction in DIRECTIONS
     for flags in FLAGS.get(cell, ({},))

@@ -554,7 +554,19 @@ def _heads(cell: str) -> Iterator[Case]:
 CASES: tuple[Case, ...] = tuple(
     case
     for cell in GATES
-    for block in (_arguments, _functions, _flags, _words, _shapes, _gate_masks, _numbers, _gates, _mixed, _cells, _heads)
+    for block in (
+        _arguments,
+        _functions,
+        _flags,
+        _words,
+        _shapes,
+        _gate_masks,
+        _numbers,
+        _gates,
+        _mixed,
+        _cells,
+        _heads,
+    )
     for case in block(cell)
 )
 assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

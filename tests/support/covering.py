@@ -90,9 +90,7 @@ def _variants(cell: str) -> list[dict[str, Any]]:
     numbers = [{name: setting[name] for name in NUMBERS[cell] if name in setting} for setting in SETTINGS]
     heads = (False, True)
     masks = ("mask", "", "mask of gates") if GATES[cell] > 1 else ("mask", "")
-    rows = covering_array(
-        {"sizes": SIZES, "mask": masks, "numbers": numbers, "heads": heads, **flags, **WORDS[cell]}
-    )
+    rows = covering_array({"sizes": SIZES, "mask": masks, "numbers": numbers, "heads": heads, **flags, **WORDS[cell]})
     assert len(rows) >= len(NAMES) or not ACTIVATIONS[cell], "too few variants for each activation at each gate"
     return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
 
