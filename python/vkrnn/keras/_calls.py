@@ -67,6 +67,11 @@ class Call:
     def _cast(self, value: Any) -> Any:
         return ops.cast(ops.convert_to_tensor(value), self.cell.compute_dtype)
 
+    def _swapped(self, tensor: Any) -> Any:
+        """Return a tensor with its first two axes swapped, copied now and not again by the gradients' call."""
+        swapped = ops.swapaxes(tensor, 0, 1)
+        return swapped.contiguous() if self.backend == "torch" else swapped
+
     def _dropout_masks(self, source: Any, state: Any) -> tuple[Any, Any]:
         """Return the masks of the inputs and of the states, each a tensor, a list with one for each gate, or None.
 
@@ -89,11 +94,11 @@ class Call:
             kernel = None
         elif input_masks is not None:
             source = source * input_masks[:, None]
-        rows = ops.swapaxes(source, 0, 1)
+        rows = self._swapped(source)
         bias, second = self._biases()
         function = getattr(importlib.import_module(f"vkrnn.{self.backend}"), NAMES[self.kind])
         descriptor = keras_descriptor(keras, self.kind, self.cell, reverse=reverse)
-        given: dict[str, Any] = {"input_weight": kernel if kernel is None else ops.transpose(kernel), "bias": bias}
+        given: dict[str, Any] = {"input_weight": kernel if kernel is None else self._swapped(kernel), "bias": bias}
         if self.kind == "LSTM":
             descriptor = replace(descriptor, produce_cell=True)
             given["init_cell"] = states[1]
@@ -103,7 +108,7 @@ class Call:
             of_gates = isinstance(state_masks, list)
             given["mask"] = (ops.concatenate(state_masks, axis=-1) if of_gates else state_masks)[None]
         found = function(
-            rows, ops.transpose(recurrent), init_state=states[0], lengths=lengths, descriptor=descriptor, **given
+            rows, self._swapped(recurrent), init_state=states[0], lengths=lengths, descriptor=descriptor, **given
         )
         return found.output, found.cell_output if self.kind == "LSTM" else None
 
