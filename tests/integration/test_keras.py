@@ -136,6 +136,35 @@ def test_results_and_gradients_are_those_of_keras(
     assert_alike(found, expected)
 
 
+def squares_of(keras: Any, function: Any) -> Any:
+    """Return the sum of the squares of a function's results, as a function."""
+    return lambda source: keras.ops.sum(keras.ops.square(function(source)))
+
+
+@every_kind
+def test_second_derivatives_are_those_of_keras(keras: Any, ours: Any, kind: str) -> None:
+    """The gradient of a gradient's squares agrees, with Keras's masks."""
+    found = []
+    for module in (ours, keras.layers):
+        layer = built(keras, module, kind, recurrent_dropout=0.4)
+        if BACKEND == "torch":
+            torch = require("torch")
+            source = keras.ops.convert_to_tensor(drawn(N, T, I)).requires_grad_()
+            [first] = torch.autograd.grad(layer(source, training=True).sin().sum(), source, create_graph=True)
+            found.append(numbers(keras, torch.autograd.grad(first.square().sum(), source)))
+            continue
+        jax = require("jax")
+
+        def loss(source: Any, layer: Any = layer) -> Any:
+            weights, others = layer.trainable_variables, layer.non_trainable_variables
+            values = [[variable.value for variable in each] for each in (weights, others)]
+            output, _ = layer.stateless_call(*values, source, training=True)
+            return keras.ops.sum(keras.ops.sin(output))
+
+        found.append(numbers(keras, jax.grad(squares_of(keras, jax.grad(loss)))(drawn(N, T, I))))
+    assert_alike(*found)
+
+
 @every_kind
 def test_stateful_layers_go_on_from_their_last_states(keras: Any, ours: Any, kind: str) -> None:
     """Three calls, and one after a reset, give the results of Keras; states that are assigned leave gradients alone."""
