@@ -110,7 +110,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     if (inputs.ended) return made;
     int here = own_step(e);
     Real kept[CELL_GATES], up[CELL_STATES];
-    Real mask = masks_gates != 0 && phase != 2 ? 1.0f : mask_of(inputs.mask);
+    Real mask = masks_gates && phase != 2 ? 1.0f : mask_of(inputs.mask);
     for (uint g = 0; g < CELL_GATES; ++g) kept[g] = value_of(kTrainingState, inputs.kept[g]);
 #ifdef CELL_SCALE
     if (phase == 2) {

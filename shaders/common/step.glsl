@@ -9,7 +9,6 @@ SPECIALIZED(kLanes, uint, lanes, 1)
 SPECIALIZED(kRows, uint, rows, 1)
 SPECIALIZED(kVectorLoads, uint, vector_loads, 0)
 SPECIALIZED(kHasMask, uint, has_mask, 0)
-SPECIALIZED(kMasksGates, uint, masks_gates, 0)
 SPECIALIZED(kPhase, uint, phase, 0)
 SPECIALIZED(kGateOrder, uint, gate_order, 0x3210)
 SPECIALIZED(kKeep, uint, keep, 0)
@@ -21,6 +20,8 @@ SPECIALIZED(kKeepsResetUp, uint, keeps_reset_up, 0)
 SPECIALIZED(kBlendsHidden, uint, blends_hidden, 0)
 SPECIALIZED(kBlendsCell, uint, blends_cell, 0)
 SPECIALIZED(kKeepsBlendUp, uint, keeps_blend_up, 0)
+
+CONSTANT bool masks_gates = has_mask == 2;   // each gate's recurrent product has a mask of its own
 
 PARAMETERS(Params, StepParams)
 READONLY_REFERENCE(Integer, int, value, 4)

@@ -62,7 +62,7 @@ INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uin
         UNROLL for (uint i = 0; i < 4; ++i) {
             uint j = among_heads(p, head, min(k + i, params_of(p).depth - 1));
             run[i] = load_reset(p, direction, operand.into, n, 0, j, run[i]);
-            if (masks_gates == 0) run[i] *= load_mask(p, direction, operand.into, n, j);
+            if (!masks_gates) run[i] *= load_mask(p, direction, operand.into, n, j);
         }
     return run;
 }
@@ -72,7 +72,7 @@ INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uin
 // multiplies an operand that has been masked, or its cell applies the mask.
 INLINE Real4 masked_run(Params p, Operand operand, uint direction, uint n, uint k, uint head, uint g, uint j,
                         Real4 run) {
-    if (masks_gates != 0 && phase != 2)
+    if (masks_gates && phase != 2)
         UNROLL for (uint i = 0; i < 4; ++i) {
             uint at = min(k + i, params_of(p).depth - 1);
 #ifdef BACKWARD

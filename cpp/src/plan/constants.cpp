@@ -57,8 +57,8 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
     const Vectors* vectors = spec.vectors();
     using As = Constants::As;
     Constants constants;
-    constants.flag(abi::kHasMask, "mask", spec.has(Argument::mask))
-        .flag(abi::kMasksGates, "gate_masks", spec.masks_gates())
+    const std::uint32_t masks = spec.masks_gates() ? 2 : spec.has(Argument::mask) ? 1 : 0;
+    constants.set(abi::kHasMask, masks == 2 ? "gate_masks" : "mask", masks, As::flag)
         .set(abi::kPhase, "phase", options.phase)
         .set(abi::kGateOrder, "gate_order", gate_order(spec, 0, spec.G()), As::slots)
         .flag(abi::kScalesProduct, "scales_product", spec.scales_product())

@@ -20,7 +20,7 @@ INLINE Real new_cell(Params p, uint d, uint n, uint j, int k, Real cell_before) 
 }
 #endif
 
-CONSTANT uint operand_slots = masks_gates != 0 ? CELL_GATES : 1;
+CONSTANT uint operand_slots = masks_gates ? CELL_GATES : 1;
 
 INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {

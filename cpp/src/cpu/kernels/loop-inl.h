@@ -99,7 +99,7 @@ public:
           units_(work.block_units),
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
-          masks_gates_(constants[abi::kMasksGates] != 0),
+          masks_gates_(constants[abi::kHasMask] == 2),
           has_reset_(constants[abi::kHasReset] != 0),
           has_lengths_(work.has_lengths != 0),
           has_upstream_cell_(constants[abi::kHasUpstreamCell] != 0),
