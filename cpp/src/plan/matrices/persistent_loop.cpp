@@ -10,6 +10,8 @@
 namespace vkrnn {
 namespace {
 
+static_assert(abi::kPersistentConstants <= abi::kStored, "the stored types' constants come last");
+
 constexpr MatrixShape kUsualShape{1, 1, 1, 8};
 constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
 constexpr std::uint32_t kSomeBlocks = 8;         // as parameter `kept_blocks`: see PersistentLoop::estimate
