@@ -93,10 +93,3 @@ def test_hessian(way: str) -> None:
     else:
         found = jax.hessian(here) if way == "hessian" else jax.jacrev(jax.jacrev(here))
         agree(jax.jit(found)(weights["source"]), wanted)
-
-
-def test_forward_mode() -> None:
-    """JAX refuses it for the function itself, as for every function with custom gradients."""
-    mine, _, weights = functions("lstm", {})
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(mine, (weights,), (weights,))

@@ -98,9 +98,3 @@ def test_errors_at_run_time(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value).removeprefix("INTERNAL: CpuCallback error calling callback: ") == (
         f"{kind}: [lstm] lengths: expected 0 to T = 3, got 4 at [1]"
     )
-
-
-def test_forward_mode() -> None:
-    """JAX refuses it, as for every function with custom gradients."""
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda bias: small(bias=bias).output, (jnp.ones(4),), (jnp.ones(4),))

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from vkrnn._ops import equations
 from vkrnn.jax._host import CallSpec, Kinds
+from vkrnn.jax._primitive import vary_like
 from vkrnn.results import STATES
 
-__all__ = ["by_scan"]
+__all__ = ["by_scan", "over_examples"]
 
 
 class _Jax:
@@ -38,7 +39,7 @@ class _Jax:
         return jnp.flip(x, 0)
 
     def zeros(self, shape: tuple[Any, ...], like: Any) -> Any:
-        return jnp.zeros(shape, like.dtype)
+        return vary_like(jnp.zeros(shape, like.dtype), like)
 
     def wide(self, x: Any) -> Any:
         return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
@@ -78,6 +79,7 @@ def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) 
             f"[vkrnn.jax.{call.cell}] gradients of gradients: expected gradient_clip=None, "
             f"got {call.descriptor.gradient_clip!r}"
         )
+    examples = arrays[list(names).index("source")].ndim - 3  # axes in front of all arrays
 
     def one(*own: Any) -> list[Any]:
         given = dict(zip(names, own, strict=True))
@@ -86,11 +88,20 @@ def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) 
             found[name] if name in found else jnp.zeros(kind.shape[examples:], kind.dtype) for name, kind in results
         ]
 
-    examples = arrays[list(names).index("source")].ndim - 3  # axes in front of all arrays
-    function: Callable[..., list[Any]] = one
-    for _ in range(examples):
-        function = jax.vmap(function)
-    return function(*arrays)
+    return over_examples(one, examples, arrays)
+
+
+def over_examples(function: Callable[..., list[Any]], axes: int, arrays: Sequence[Any]) -> list[Any]:
+    """Call a function for each example: of the first `axes` of the arrays, which may have a size of 1 instead."""
+    if axes == 0:
+        return function(*arrays)
+    is_own = [array.shape[0] != 1 for array in arrays]
+    if not any(is_own):
+        is_own = [True] * len(arrays)
+    own = [array if mapped else array[0] for array, mapped in zip(arrays, is_own, strict=True)]
+    along = [0 if mapped else None for mapped in is_own]
+    found: list[Any] = jax.vmap(lambda *each: over_examples(function, axes - 1, each), along)(*own)
+    return found
 
 
 def _forward(call: CallSpec, given: Mapping[str, Any]) -> dict[str, Any]:
