@@ -32,7 +32,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("lstm", {"produce_cell": True, "bidirectional": True, "forget_gate_last": True}),
     ("lstm", {"produce_cell": True, "heads": 2, "input_heads": 2, "clip": 0.9, "output_peephole_new_cell": True}),
     ("gru", {"reset_after": True, "reset_gate_first": True, "reverse": True}),
-    ("gru", {"flip_z": True, "bidirectional": True}),
+    ("gru", {"flip_z": True, "bidirectional": True, "gradient_clip": 100.0}),
     ("slstm", {"produce_cell": True, "bidirectional": True}),
     ("slstm", {"produce_cell": True, "forget_gate": "exponential", "heads": 2}),
 ]

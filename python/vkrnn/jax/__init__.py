@@ -67,8 +67,7 @@ _PARAGRAPHS = {
         ------
         TypeError, ValueError, NotImplementedError, DeviceError
             As in `vkrnn.{function}`, when the call is traced. Under ``jit``, errors that only running the call can find
-            are errors of JAX with the same message. NotImplementedError also for derivatives with respect to masks, and
-            for derivatives beyond the first, and forward mode, with a `gradient_clip`.
+            are errors of JAX with the same message. NotImplementedError also for derivatives with respect to masks.
         """,
 }
 _CELLS = {cell.name: cell for cell in _core.cells()}

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from vkrnn._ops import equations
 from vkrnn.jax._host import CallSpec, Kinds
@@ -56,8 +58,8 @@ class _Jax:
     def take(self, x: Any, steps: Any) -> Any:
         return jnp.take_along_axis(x, steps.reshape(*steps.shape, *[1] * (x.ndim - 2)), 0)
 
-    def passed_on(self, _h: Any, _limit: float) -> Any:
-        raise NotImplementedError("gradient_clip")
+    def passed_on(self, h: Any, limit: float) -> Any:
+        return _passed_on.bind(h, limit=limit)
 
     def scan(self, step: Callable[[Any, Any], Any], carry: Any, rows: Any) -> Any:
         return jax.lax.scan(step, carry, rows)
@@ -66,19 +68,22 @@ class _Jax:
 _library = _Jax()
 
 
-def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) -> list[Any]:
-    """Return the results of the primitive's call. z_state, which has no derivatives, is zeros.
+def _clipped(gradient: Any, _: Any, *, limit: float) -> list[Any]:
+    # That of jnp.clip(gradient, 0, 0) is not zero in JAX where the gradient is.
+    return [jnp.clip(gradient, -limit, limit) if limit else jnp.zeros_like(gradient)]
 
-    Raises
-    ------
-    NotImplementedError
-        If the descriptor has a `gradient_clip`.
-    """
-    if call.descriptor.gradient_clip is not None:
-        raise NotImplementedError(
-            f"[vkrnn.jax.{call.cell}] gradients of gradients: expected gradient_clip=None, "
-            f"got {call.descriptor.gradient_clip!r}"
-        )
+
+# A function that is linear, but whose transpose is not: reverse mode clips at every level, and forward mode does not.
+_passed_on = Primitive("vkrnn_passed_on")
+_passed_on.def_impl(lambda h, **_: h)
+_passed_on.def_abstract_eval(lambda h, **_: h)
+ad.deflinear2(_passed_on, _clipped)
+batching.defvectorized(_passed_on)
+mlir.register_lowering(_passed_on, lambda _context, h, **_: [h])
+
+
+def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) -> list[Any]:
+    """Return the results of the primitive's call. z_state, which has no derivatives, is zeros."""
     examples = arrays[list(names).index("source")].ndim - 3  # axes in front of all arrays
 
     def one(*own: Any) -> list[Any]:
