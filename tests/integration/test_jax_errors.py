@@ -52,13 +52,6 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         NotImplementedError,
         "[vkrnn.jax.lstm] mask: vkrnn computes no gradient with respect to it",
     ),
-    "second derivative with a clipped gradient": (
-        lambda: jax.jacrev(
-            jax.grad(lambda y: small(bias=y, descriptor=vkrnn.LSTMDescriptor(gradient_clip=1.0)).output.sum())
-        )(jnp.ones(4)),
-        NotImplementedError,
-        "[vkrnn.jax.lstm] gradients of gradients: expected gradient_clip=None, got 1.0",
-    ),
     "symbolic shape": (
         lambda: jax.eval_shape(ours.lstm, jax.ShapeDtypeStruct(export.symbolic_shape("2, n, i"), np.float32), WEIGHT),
         ValueError,
@@ -98,9 +91,3 @@ def test_errors_at_run_time(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value).removeprefix("INTERNAL: CpuCallback error calling callback: ") == (
         f"{kind}: [lstm] lengths: expected 0 to T = 3, got 4 at [1]"
     )
-
-
-def test_forward_mode() -> None:
-    """JAX refuses it, as for every function with custom gradients."""
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda bias: small(bias=bias).output, (jnp.ones(4),), (jnp.ones(4),))

@@ -45,7 +45,7 @@ def differentiable(case: Case) -> tuple[list[str], Any]:
 
     def output(*values: Any) -> Any:
         return getattr(ours, case.cell)(
-            **given | dict(zip(names, values, strict=True)), descriptor=case.descriptor()
+            **{**given, **dict(zip(names, values, strict=True))}, descriptor=case.descriptor()
         ).output
 
     return names, output

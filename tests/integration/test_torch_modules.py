@@ -18,7 +18,7 @@ from tolerances import DTYPES, FLOAT32
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
-from torch_modules import SMALL, fed_to, initial, states, work  # noqa: E402
+from torch_modules import SMALL, fed_to, initial, leaves, states, work  # noqa: E402
 from vkrnn.torch import _calls, _network  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
@@ -200,8 +200,8 @@ def test_list_of_states() -> None:
         (packed, [h, c]),
         (torch.rand(5, 3), [h[:, 0], c[:, 0]]),
     ):
-        found = [torch.utils._pytree.tree_leaves(module(x, start)) for module in (theirs, mine)]
-        found = [[t.detach().numpy() for t in leaves if t is not None and t.is_floating_point()] for leaves in found]
+        found = [leaves(module(x, start)) for module in (theirs, mine)]
+        found = [[t.detach().numpy() for t in each if t is not None and t.is_floating_point()] for each in found]
         assert all(scaled_error(got, wanted) < FLOAT32 for wanted, got in zip(*found, strict=True))
     with torch.autocast("cpu", torch.bfloat16):
         assert mine(torch.rand(5, 2, 3).bfloat16(), [h, c])[0].dtype == torch.float32
@@ -218,9 +218,9 @@ def test_default_device(kind: str, fed: str) -> None:
     """The default device of torch does not matter."""
     module = getattr(ours, kind)(**SMALL)
     given = fed_to(module, fed, 6, 4)
-    wanted = torch.utils._pytree.tree_leaves(module(given))
+    wanted = leaves(module(given))
     with torch.device("meta"):
-        got = torch.utils._pytree.tree_leaves(module(given))
+        got = leaves(module(given))
     assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
 
 

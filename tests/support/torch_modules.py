@@ -8,7 +8,7 @@ import torch
 
 import vkrnn.torch as ours
 
-__all__ = ["LIVELY", "SMALL", "H", "I", "fed_to", "initial", "lively", "states", "work"]
+__all__ = ["LIVELY", "SMALL", "H", "I", "fed_to", "initial", "leaves", "lively", "states", "work"]
 
 # Arguments that make a small module.
 SMALL = {"input_size": 3, "hidden_size": 4}
@@ -32,6 +32,13 @@ def lively(kind: str, num_layers: int = 1, **more: Any) -> Any:
 def states(found: Any) -> tuple[Any, ...]:
     """Return the last or initial states as a tuple."""
     return found if isinstance(found, tuple) else (found,)
+
+
+def leaves(found: Any) -> list[Any]:
+    """Return the tensors of results one by one. Old versions of PyTorch take a packed sequence for one leaf."""
+    each = torch.utils._pytree.tree_leaves(found)
+    packed = torch.nn.utils.rnn.PackedSequence
+    return [tensor for part in each for tensor in (part if isinstance(part, packed) else (part,))]
 
 
 def initial(module: Any, rows: int | None, dtype: Any = None) -> Any:

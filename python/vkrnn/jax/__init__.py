@@ -1,4 +1,4 @@
-"""The forward operations for JAX, with gradients, jit and vmap. Needs the package jax.
+"""The forward operations for JAX, with derivatives, jit and vmap. Needs the package jax.
 
 >>> import jax, jax.numpy as jnp
 >>> import vkrnn.jax
@@ -16,18 +16,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from vkrnn import _core, descriptors
 from vkrnn._base.packages import missing
 from vkrnn._base.text import with_paragraphs
 from vkrnn._base.warnings import warn_of_unused_bias
-from vkrnn._ops.calls import BoundCall, saved_results
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, SLSTMDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import (
@@ -45,12 +40,11 @@ from vkrnn.results import (
 try:
     import jax
     import jax.numpy as jnp
-    from jax.custom_derivatives import SymbolicZero
 
+    from vkrnn.jax._checks import checked
+    from vkrnn.jax._derivatives import forward
     from vkrnn.jax._ffi import ffi_problem
     from vkrnn.jax._host import CallSpec
-    from vkrnn.jax._primitive import bind, vary_alike
-    from vkrnn.jax._sizes import StandIns
 except ImportError as error:
     raise missing("vkrnn.jax", error, "jax") from error
 
@@ -59,8 +53,6 @@ __all__ = ["ffi_problem", "gru", "lstm", "single_gate_rnn", "slstm"]
 # JAX's threads must not be in a Python callback when the interpreter ends.
 atexit.register(lambda: jax.block_until_ready(jax.live_arrays()))
 
-Array = npt.NDArray[Any]
-Arrays = Mapping[str, Any]
 Kind = TypeVar("Kind", bound=Results[Any])
 
 _PARAGRAPHS = {
@@ -75,8 +67,7 @@ _PARAGRAPHS = {
         ------
         TypeError, ValueError, NotImplementedError, DeviceError
             As in `vkrnn.{function}`, when the call is traced. Under ``jit``, errors that only running the call can find
-            are errors of JAX with the same message. NotImplementedError also for gradients with respect to masks, and
-            for second derivatives with a `gradient_clip`.
+            are errors of JAX with the same message. NotImplementedError also for derivatives with respect to masks.
         """,
 }
 _CELLS = {cell.name: cell for cell in _core.cells()}
@@ -242,71 +233,12 @@ def _traced(kind: type[Kind], cell: str, arrays: tuple[Any, ...], descriptor: An
         given["leak"] = given["leak"].astype(given["source"].dtype)
     if descriptor is None:
         descriptor = getattr(descriptors, _CELLS[cell].descriptor_name)()
-    checked = _checked(cell, given, descriptor, device)
-    chosen = checked.resolved(None)
+    chosen = checked(cell, given, descriptor, device).resolved(None)
     descriptor = replace(descriptor, training=False)
-    call = CallSpec(cell, cell, descriptor, chosen, device is not None, chosen.float32)
-    found = _call(call, vary_alike(given))
+    found = forward(CallSpec(cell, cell, descriptor, chosen, device is not None, chosen.float32), given)
     outputs = _CELLS[cell].outputs  # their order, which JAX's dicts do not keep
     names = [name for name in outputs if name in found]
     return kind(cell, names, map(found.get, names), {name: _ABSENT[name] for name in outputs if name not in found})
-
-
-def _checked(cell: str, given: Arrays, descriptor: Any, device: DeviceLike | None) -> BoundCall:
-    """Check a call by its shapes and dtypes, and by the numbers of `lengths` where they are known already."""
-    sizes = StandIns(given)
-    like: dict[str, Any] = {name: _like(name, value, sizes) for name, value in given.items()}
-    with sizes.in_messages():
-        return BoundCall.of(cell, like | {"descriptor": descriptor, "device": device})
-
-
-def _like(name: str, value: Any, sizes: StandIns) -> Array:
-    if name == "lengths" and not sizes and not isinstance(value, jax.core.Tracer):
-        return np.asarray(value)
-    return np.broadcast_to(np.ones((), value.dtype), sizes.numbers(value.shape))
-
-
-def _forward(call: CallSpec, given: Arrays) -> dict[str, Any]:
-    checked = _checked(call.cell, given, call.descriptor, call.device).call
-    sizes, dtype = StandIns(given), given["source"].dtype
-    shapes = zip(checked.result_names, map(sizes.symbols, checked.result_shapes), strict=True)
-    return bind(call, given, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes})
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _call(call: CallSpec, given: Arrays) -> Any:
-    return _forward(call, given)
-
-
-def _call_and_keep(call: CallSpec, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
-    for name in ("mask", "zoneout_mask", "zoneout_cell_mask"):
-        if name in given and given[name].perturbed:
-            raise NotImplementedError(f"[vkrnn.jax.{call.cell}] {name}: vkrnn computes no gradient with respect to it")
-    arrays = {name: primal.value for name, primal in given.items()}
-    found = _forward(replace(call, descriptor=replace(call.descriptor, training=True)), arrays)
-    kept = {name: found[result] for name, result in saved_results(_CELLS[call.cell], arrays).items()}
-    shown = _checked(call.cell, arrays, call.descriptor, call.device).call.result_names
-    return {name: found[name] for name in shown}, (arrays, kept)
-
-
-def _differentiate(call: CallSpec, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
-    given, results = kept
-    output = above["output"]
-    names = {state.sequence: state.gradient for state in STATES} | {"output": "source_gradient"}
-    own = {names[name]: gradient for name, gradient in above.items() if not isinstance(gradient, SymbolicZero)}
-    one_step = not isinstance(output.shape[0], int) or output.shape[0] == 1  # a symbolic size may be 1
-    for state in STATES[1:]:
-        if state.gradient in own and "lengths" in given and one_step:
-            # Else a row without steps would pass it on to its initial state.
-            own[state.gradient] = jnp.where((given["lengths"] > 0)[:, jnp.newaxis], own[state.gradient], 0)
-    cell = _CELLS[call.cell]
-    wanted = {name: given[name] for name in cell.gradient_order if name in given and given[name].dtype != bool}
-    backward = replace(call, function=cell.gradients_name)
-    found = bind(backward, {**given, **results, **own}, wanted)
-    return ({name: found.get(name) for name in given},)  # None is no gradient: masks, lengths, a reset of bool
-
-
-_call.defvjp(_call_and_keep, _differentiate, symbolic_zeros=True)
 
 
 def _flatten(results: Results[Any]) -> tuple[tuple[Any, ...], Any]:

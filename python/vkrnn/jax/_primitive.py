@@ -12,29 +12,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 
 from vkrnn import _core
 from vkrnn.jax import _ffi
 from vkrnn.jax._host import CallSpec, Kinds, compute
-from vkrnn.jax._scans import by_scan
 
-__all__ = ["bind", "vary_alike"]
+__all__ = ["bind", "make_primitive", "primitive", "vary_alike", "vary_like"]
 
 
-def bind(call: CallSpec, given: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results of a call with the arrays `given`; they have names, shapes and dtypes `like` these."""
-    results = tuple((name, jax.core.ShapedArray(value.shape, value.dtype)) for name, value in like.items())
-    found = _primitive.bind(*given.values(), call=call, names=tuple(given), results=results)
-    varying = frozenset().union(*map(_varying, given.values()))
-    return {name: _vary(value, varying) for name, value in zip(like, found, strict=True)}
+def bind(call: CallSpec, given: Mapping[str, Any], results: Kinds) -> dict[str, Any]:
+    """Return the `results` of a call with the arrays `given` by name."""
+    found = primitive.bind(*given.values(), call=call, names=tuple(given), results=results)
+    return {name: value for (name, _), value in zip(results, found, strict=True)}
 
 
 def vary_alike(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,9 +47,17 @@ def _varying(value: Any) -> frozenset[str]:
     """Return the axes of a `jax.shard_map` over which a value varies; none if this JAX cannot say so."""
     if not isinstance(value, jax.core.Tracer) or not hasattr(jax.lax, "pcast"):
         return frozenset()
-    kind = jax.typeof(value)
+    return _varying_of(jax.typeof(value))
+
+
+def _varying_of(kind: Any) -> frozenset[str]:
     axes: frozenset[str] = kind.vma if hasattr(kind, "vma") else kind.mat.varying  # JAX 0.8 has the one, 0.10 the other
     return axes
+
+
+def vary_like(value: Any, other: Any) -> Any:
+    """Return a value that varies also over the axes of a `jax.shard_map` over which the `other` does."""
+    return _vary(value, _varying(other))
 
 
 def _vary(value: Any, axes: frozenset[str]) -> Any:
@@ -69,7 +74,7 @@ def _run_now(*arrays: Any, **parameters: Any) -> list[Any]:
         device.platform == "gpu" for array in arrays if isinstance(array, jax.Array) for device in array.devices()
     )
     if on_gpu and _ffi.handles(parameters["call"], "cuda"):
-        return list(_compiled(**parameters)(*arrays))
+        return list(_compiled(primitive, **parameters)(*arrays))
     found = compute(*jax.device_get(arrays), **parameters)
     for word, wanted, is_it in (
         ("nan", jax.config.jax_debug_nans, np.isnan),
@@ -83,46 +88,33 @@ def _run_now(*arrays: Any, **parameters: Any) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(**parameters: Any) -> Any:
-    return jax.jit(functools.partial(_primitive.bind, **parameters))
+def _compiled(which: Primitive, **parameters: Any) -> Any:
+    return jax.jit(functools.partial(which.bind, **parameters))
 
 
 def _is_committed(array: Any) -> bool:
     return bool(getattr(array, "committed", getattr(array, "_committed", False)))  # JAX 0.4 has the second
 
 
-def _types(*_: Any, results: Kinds, **__: Any) -> list[Any]:
-    return [kind for _, kind in results]
+def _types(*kinds: Any, names: Sequence[str], results: Kinds, **__: Any) -> list[Any]:
+    """Return the kinds of results, which vary in a `jax.shard_map` as the arguments do."""
+    if not hasattr(jax.lax, "pcast") or not any(map(_varying_of, kinds)):
+        return [kind for _, kind in results]
+    given = dict(zip(names, kinds, strict=False))
+    # One that has as many axes, which its sharding has, too.
+    alike = [(kind, given.get(name, given["source"])) for name, kind in results]
+    return [like.update(shape=kind.shape, dtype=kind.dtype, weak_type=False) for kind, like in alike]
 
 
-def _map(arrays: Sequence[Any], axes: Sequence[int | None], *, results: Kinds, **more: Any) -> tuple[Any, Any]:
+def _map(
+    which: Primitive, arrays: Sequence[Any], axes: Sequence[int | None], *, results: Kinds, **more: Any
+) -> tuple[Any, Any]:
     """Put an axis in front of all arrays: that of the examples, or one of size 1."""
     pairs = list(zip(arrays, axes, strict=True))
     (examples,) = {array.shape[axis] for array, axis in pairs if axis is not None}
     front = [jnp.expand_dims(array, 0) if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in pairs]
     mapped = tuple((name, jax.core.ShapedArray((examples, *kind.shape), kind.dtype)) for name, kind in results)
-    return _primitive.bind(*front, results=mapped, **more), (0,) * len(mapped)
-
-
-def _differentiate(
-    primals: Sequence[Any], tangents: Sequence[Any], *, call: CallSpec, names: Sequence[str], results: Kinds
-) -> tuple[Any, Any]:
-    """Return a call's results, and their tangents by a `jax.lax.scan`: for derivatives of gradients."""
-    found = _primitive.bind(*primals, call=call, names=names, results=results)
-    places = [
-        place
-        for place, (primal, tangent) in enumerate(zip(primals, tangents, strict=True))
-        if not isinstance(tangent, ad.Zero) and jnp.issubdtype(primal.dtype, jnp.floating)
-    ]
-
-    def of_some(*some: Any) -> list[Any]:
-        arrays = list(primals)
-        for place, array in zip(places, some, strict=True):
-            arrays[place] = array
-        return by_scan(call, names, results, *arrays)
-
-    _, moved = jax.jvp(of_some, [primals[place] for place in places], [tangents[place] for place in places])
-    return found, moved
+    return which.bind(*front, results=mapped, **more), (0,) * len(mapped)
 
 
 def _is_exported(context: Any) -> bool:
@@ -165,13 +157,21 @@ def _lower(context: Any, *operands: Any, call: CallSpec, **parameters: Any) -> A
     return mlir.lower_fun(caller, multiple_results=True)(context, *operands)
 
 
-_primitive = Primitive("vkrnn")
-_primitive.multiple_results = True
-_primitive.def_impl(_run_now)
-_primitive.def_abstract_eval(_types)
-batching.primitive_batchers[_primitive] = _map
-ad.primitive_jvps[_primitive] = _differentiate
-mlir.register_lowering(_primitive, _lower)
+def make_primitive(name: str, run_now: Callable[..., Any] | None = None) -> Primitive:
+    """Make a primitive whose first operands have `names` and whose results are `results`.
+
+    `run_now` computes it outside of `jax.jit`; without it, each such call is a program of its own.
+    """
+    made = Primitive(name)
+    made.multiple_results = True
+    made.def_impl(run_now or (lambda *arrays, **parameters: _compiled(made, **parameters)(*arrays)))
+    made.def_abstract_eval(_types)
+    batching.primitive_batchers[made] = functools.partial(_map, made)
+    return made
+
+
+primitive = make_primitive("vkrnn", _run_now)
+mlir.register_lowering(primitive, _lower)
 # On TPUs each callback needs a channel of its own, as that of jax.pure_callback does. JAX 0.4 does not cache lowerings.
 _uncached = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
-mlir.register_lowering(_primitive, _call_back, platform="tpu", **_uncached)
+mlir.register_lowering(primitive, _call_back, platform="tpu", **_uncached)

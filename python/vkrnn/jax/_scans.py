@@ -7,12 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from vkrnn._ops import equations
 from vkrnn.jax._host import CallSpec, Kinds
+from vkrnn.jax._primitive import vary_like
 from vkrnn.results import STATES
 
-__all__ = ["by_scan"]
+__all__ = ["by_scan", "over_examples"]
 
 
 class _Jax:
@@ -38,7 +41,7 @@ class _Jax:
         return jnp.flip(x, 0)
 
     def zeros(self, shape: tuple[Any, ...], like: Any) -> Any:
-        return jnp.zeros(shape, like.dtype)
+        return vary_like(jnp.zeros(shape, like.dtype), like)
 
     def wide(self, x: Any) -> Any:
         return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
@@ -55,8 +58,8 @@ class _Jax:
     def take(self, x: Any, steps: Any) -> Any:
         return jnp.take_along_axis(x, steps.reshape(*steps.shape, *[1] * (x.ndim - 2)), 0)
 
-    def passed_on(self, _h: Any, _limit: float) -> Any:
-        raise NotImplementedError("gradient_clip")
+    def passed_on(self, h: Any, limit: float) -> Any:
+        return _passed_on.bind(h, limit=limit)
 
     def scan(self, step: Callable[[Any, Any], Any], carry: Any, rows: Any) -> Any:
         return jax.lax.scan(step, carry, rows)
@@ -65,19 +68,23 @@ class _Jax:
 _library = _Jax()
 
 
-def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) -> list[Any]:
-    """Return the results of the primitive's call. z_state, which has no derivatives, is zeros.
+def _clipped(gradient: Any, _: Any, *, limit: float) -> list[Any]:
+    # That of jnp.clip(gradient, 0, 0) is not zero in JAX where the gradient is.
+    return [jnp.clip(gradient, -limit, limit) if limit else jnp.zeros_like(gradient)]
 
-    Raises
-    ------
-    NotImplementedError
-        If the descriptor has a `gradient_clip`.
-    """
-    if call.descriptor.gradient_clip is not None:
-        raise NotImplementedError(
-            f"[vkrnn.jax.{call.cell}] gradients of gradients: expected gradient_clip=None, "
-            f"got {call.descriptor.gradient_clip!r}"
-        )
+
+# A function that is linear, but whose transpose is not: reverse mode clips at every level, and forward mode does not.
+_passed_on = Primitive("vkrnn_passed_on")
+_passed_on.def_impl(lambda h, **_: h)
+_passed_on.def_abstract_eval(lambda h, **_: h)
+ad.deflinear2(_passed_on, _clipped)
+batching.defvectorized(_passed_on)
+mlir.register_lowering(_passed_on, lambda _context, h, **_: [h])
+
+
+def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) -> list[Any]:
+    """Return the results of the primitive's call. z_state, which has no derivatives, is zeros."""
+    examples = arrays[list(names).index("source")].ndim - 3  # axes in front of all arrays
 
     def one(*own: Any) -> list[Any]:
         given = dict(zip(names, own, strict=True))
@@ -86,11 +93,20 @@ def by_scan(call: CallSpec, names: Sequence[str], results: Kinds, *arrays: Any) 
             found[name] if name in found else jnp.zeros(kind.shape[examples:], kind.dtype) for name, kind in results
         ]
 
-    examples = arrays[list(names).index("source")].ndim - 3  # axes in front of all arrays
-    function: Callable[..., list[Any]] = one
-    for _ in range(examples):
-        function = jax.vmap(function)
-    return function(*arrays)
+    return over_examples(one, examples, arrays)
+
+
+def over_examples(function: Callable[..., list[Any]], axes: int, arrays: Sequence[Any]) -> list[Any]:
+    """Call a function for each example: of the first `axes` of the arrays, which may have a size of 1 instead."""
+    if axes == 0:
+        return function(*arrays)
+    is_own = [array.shape[0] != 1 for array in arrays]
+    if not any(is_own):
+        is_own = [True] * len(arrays)
+    own = [array if mapped else array[0] for array, mapped in zip(arrays, is_own, strict=True)]
+    along = [0 if mapped else None for mapped in is_own]
+    found: list[Any] = jax.vmap(lambda *each: over_examples(function, axes - 1, each), along)(*own)
+    return found
 
 
 def _forward(call: CallSpec, given: Mapping[str, Any]) -> dict[str, Any]:

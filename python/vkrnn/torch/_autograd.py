@@ -45,9 +45,11 @@ __all__ = [
     "restored",
     "save",
     "saved_bias",
+    "with_trained",
 ]
 
 _NOTHING = torch.empty(0, device="cpu")
+_TRAINED = Inputs._fields.index("trained")
 _OF_A_VJP = (
     "[vkrnn.torch] forward-mode derivatives of a backward pass whose forward pass was outside of torch.func.jvp: call "
     "torch.func.vjp or grad within the function that jvp differentiates"
@@ -394,12 +396,22 @@ def first_with_gradients(inputs: Inputs) -> int:
         return 0
     if not torch.is_grad_enabled():
         return inputs.layers
-    if requires_gradients((inputs.source, inputs.h_0, inputs.c_0, *inputs.resets)):
+    # Dynamo of PyTorch 2.5 to 2.7 cannot read the properties of `inputs`.
+    starts = inputs.h_0, inputs.c_0, inputs.reset, inputs.reset_state, inputs.reset_cell
+    if requires_gradients((inputs.source, *starts)):
         return 0
+    each = len(inputs.weights) // inputs.layers
     for number, weight in enumerate(inputs.weights):
         if weight.requires_grad:
-            return number // inputs.each
+            return number // each
     return inputs.layers
+
+
+def with_trained(inputs: Inputs) -> Inputs:
+    """Return the arguments of a call whose layers with gradients begin at the first one that has them."""
+    given: list[Any] = list(inputs)  # Dynamo of PyTorch 2.5 to 2.7 cannot trace `_replace`, nor that of 2.6 slices
+    given[_TRAINED] = first_with_gradients(inputs)
+    return Inputs(*given)
 
 
 def _apply_network(*inputs: Any) -> tuple[Any, ...]:

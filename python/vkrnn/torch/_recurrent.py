@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vkrnn._base.generics import Self
 from vkrnn._interop.torch_tensors import to_array, to_tensor
 from vkrnn._ops.prepared import Prepared
-from vkrnn.torch._autograd import Form, apply_network, first_with_gradients
+from vkrnn.torch._autograd import Form, apply_network, with_trained
 from vkrnn.torch._choice import choose
 from vkrnn.torch._classes import scriptable
 from vkrnn.torch._kept import Kept
@@ -230,18 +230,20 @@ class Recurrent(Options):
         masks, between = self._masks(source, source.shape[1] if lengths is None else lengths.shape[0])
         mode = self.mode + self._options
         zoneout = self._zoneout_masks(source, self.zoneout), self._zoneout_masks(source, self.zoneout_cell)
-        inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0, *resets)
-        output, last = self._run_network(
-            inputs._replace(zoneout_masks=zoneout[0] or None, zoneout_cell_masks=zoneout[1] or None)
-        )
+        of_steps = *resets, zoneout[0] or None, zoneout[1] or None
+        inputs = Inputs(source, weights, h_0, c_0, masks, between, lengths, mode, self.num_layers, 0, *of_steps)
+        output, last = self._run_network(inputs)
         return output, last if self.mode == "LSTM" else last[0]
 
     def _run_network(self, inputs: Inputs) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the output and the last states of a network."""
-        inputs = inputs._replace(trained=first_with_gradients(inputs))
-        form, tensors = Form.of(inputs)
+        inputs = with_trained(inputs)
         last: Any
-        if torch.compiler.is_dynamo_compiling() or not is_plain(tensors):
+        if torch.compiler.is_dynamo_compiling():
+            output, *last, _ = network(*inputs)
+            return output, tuple(last)
+        form, tensors = Form.of(inputs)
+        if not is_plain(tensors):
             output, *last, _ = network(*inputs)
         elif form.trained < form.layers:
             output, *last = apply_network(form, None, *tensors)[:3]

@@ -20,6 +20,7 @@ from vkrnn.torch._autograd import (
     gradients_of,
     restored,
     save,
+    with_trained,
 )
 from vkrnn.torch._calls import ALL, Planned, keep_until_read, may_round
 from vkrnn.torch._network import Inputs, names_of_weights, network, plan_network
@@ -49,7 +50,7 @@ def step(mode: str, source: Tensor, weights: Sequence[Tensor], states: Sequence[
     h_0, c_0 = [*[each.unsqueeze(0) for each in states], None, None][:2]
     masks = [] if mask is None else [mask.unsqueeze(0)]
     inputs = Inputs(source.unsqueeze(0), list(weights), h_0, c_0, masks, [], None, mode, 1, 0)
-    output, _, c_n, _ = network(*inputs._replace(trained=first_with_gradients(inputs)))
+    output, _, c_n, _ = network(*with_trained(inputs))
     return (output[0], c_n[0]) if mode.startswith("LSTM") else output[0]
 
 
