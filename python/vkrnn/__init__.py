@@ -12,6 +12,8 @@ Results(lstm: output [5, 3, 2] float32)
 names, and ``vkrnn.convert`` reads weights from other libraries. ``help(vkrnn.lstm)`` has shapes and equations.
 """
 
+import sys
+
 from vkrnn import convert, mpsgraph, reference
 from vkrnn._core import DeviceError, Plan, __version__
 from vkrnn.arrays import Array, asarray, empty, zeros
@@ -68,6 +70,8 @@ __all__ = [
 ]
 
 compiler_checks.append(require_right_results)
+# Where pickles of older versions look for these modules' classes.
+sys.modules.update({"vkrnn._layer": convert, "vkrnn._mpsgraph_descriptors": mpsgraph})
 
 
 def __dir__() -> list[str]:

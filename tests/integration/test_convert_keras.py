@@ -114,17 +114,6 @@ def test_masks_in_front(keras: Any, *, bidirectional: bool) -> None:
     assert scaled_error(names["output"].swapaxes(0, 1)[..., forward], wanted[..., forward]) < ONNX
 
 
-def test_documented_conversion(keras: Any, torch: Any) -> None:
-    """The example of docs/torch.md gives the module that stands beside it."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "torch.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (program,) = (block for block in blocks if "keras.layers" in block)
-    names: dict[str, Any] = {"keras": keras, "vkrnn": vkrnn}
-    exec(program, names)  # noqa: S102 - of our own
-    assert repr(names["gru"]) == program.rpartition("# ")[2].strip()
-    assert names["gru"](torch.zeros(5, 1, 3))[0].shape == (5, 1, 16)
-
-
 RECURRENT_DROPOUT: list[tuple[str, dict[str, Any]]] = [
     ("LSTM", {}),
     ("LSTM", {"recurrent_activation": "hard_sigmoid"}),

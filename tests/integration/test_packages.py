@@ -25,6 +25,7 @@ KNOWN = {
         "torch",
         "jax",
         "jaxlib",
+        "keras",
         "onnx",
         "ml_dtypes",
         "onnxruntime",
