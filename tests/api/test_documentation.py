@@ -31,6 +31,7 @@ MODULES = ["vkrnn", *(module.name for module in pkgutil.walk_packages(vkrnn.__pa
 
 EXTRAS = {
     "vkrnn.jax": "jax",
+    "vkrnn.keras": "keras",
     "vkrnn.onnx": "onnx",
     "vkrnn.torch": "torch",
     "vkrnn._interop.torch_tensors": "torch",

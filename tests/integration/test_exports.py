@@ -23,7 +23,8 @@ every_program = pytest.mark.parametrize("name", [f"{kind}{more}" for kind in KIN
 
 
 def written(file: str) -> Any:
-    return np.load(DATA / f"exports_{file}.npz")
+    with np.load(DATA / f"exports_{file}.npz") as kept:
+        return dict(kept)
 
 
 def require_version(module: Any, kept: Any) -> None:
