@@ -78,7 +78,7 @@ private:
     Wanted wanted_;
     py::object openmp_object_;
     const OpenMP* openmp_;
-    std::vector<std::uint64_t> hidden_;  // bytes of results that nobody wants
+    std::vector<std::uint64_t> hidden_;  // by result: the bytes of one that is not returned, else 0
     std::vector<TensorShape> shapes_;    // of those that are wanted
 };
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from vkrnn.convert._torch_layout import descriptor
 from vkrnn.torch._calls import Planned
-from vkrnn.torch._levels import at_lower_levels, differentiable, requires_gradients
+from vkrnn.torch._levels import at_lower_levels, differentiable, library, requires_gradients
 from vkrnn.torch._loops import network_loop, pulled_back
 from vkrnn.torch._network import (
     Inputs,
@@ -38,7 +38,6 @@ __all__ = [
     "first_with_gradients",
     "gradients_of",
     "has_changed",
-    "library",
     "replaced",
     "require_no_transform",
     "requires_gradients",
@@ -449,7 +448,6 @@ def _backward_by_loop(*inputs: Any) -> tuple[Any, ...]:
 
 # The `apply` of Function's base class skips checks that the dispatcher has made, or that `is_plain` makes.
 apply_network = super(torch.autograd.Function, _PlainNetwork).apply
-library = torch.library.Library("vkrnn", "FRAGMENT")
 library.impl("network", differentiable(network, _apply_network, _network_by_loop), "Autograd")
 library.impl(
     "network_backward", differentiable(network_backward, _apply_network_backward, _backward_by_loop), "Autograd"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vkrnn.torch._autograd import library
+from vkrnn.torch._levels import library
 
 __all__: list[str] = []
 

@@ -12,7 +12,9 @@ from torch.autograd import forward_ad
 
 from vkrnn.torch._tracing import unseen_by_dynamo
 
-__all__ = ["apply_at_level", "at_lower_levels", "differentiable", "requires_gradients"]
+__all__ = ["apply_at_level", "at_lower_levels", "differentiable", "library", "requires_gradients"]
+
+library = torch.library.Library("vkrnn", "FRAGMENT")
 
 
 def _below_autograd(operator: Any, inputs: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 from vkrnn._ops import equations
 from vkrnn.convert._torch_layout import FORWARD, descriptor, torch_mode
 from vkrnn.results import STATES
-from vkrnn.torch._levels import apply_at_level, at_lower_levels
+from vkrnn.torch._levels import apply_at_level, at_lower_levels, library
 from vkrnn.torch._network import Inputs, Padding
 
 __all__ = ["network_loop", "operation_loop", "pulled_back"]
@@ -42,10 +42,9 @@ class _PassedOn(torch.autograd.Function):
 
 
 # An operator, because torch.func cannot apply a Function from within another operator, as levels of forward mode do.
-_operators = torch.library.Library("vkrnn", "FRAGMENT")
-_operators.define("passed_on(Tensor state, float limit) -> Tensor")
-_operators.impl("passed_on", lambda state, _limit: state.clone(), "CompositeExplicitAutograd")
-_operators.impl("passed_on", lambda *inputs: apply_at_level(_PassedOn, *inputs), "Autograd")
+library.define("passed_on(Tensor state, float limit) -> Tensor")
+library.impl("passed_on", lambda state, _limit: state.clone(), "CompositeExplicitAutograd")
+library.impl("passed_on", lambda *inputs: apply_at_level(_PassedOn, *inputs), "Autograd")
 torch.library.register_vmap(
     "vkrnn::passed_on", lambda _, axes, state, limit: (torch.ops.vkrnn.passed_on(state, limit), axes[0])
 )

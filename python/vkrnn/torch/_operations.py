@@ -22,13 +22,12 @@ from vkrnn.descriptors import WORDS, Activation
 from vkrnn.results import STATES
 from vkrnn.torch._autograd import (
     connected,
-    library,
     replaced,
     require_no_transform,
     saved_bias,
 )
 from vkrnn.torch._calls import Kind, keep_until_read, run
-from vkrnn.torch._levels import at_lower_levels, differentiable
+from vkrnn.torch._levels import at_lower_levels, differentiable, library
 from vkrnn.torch._loops import operation_loop, pulled_back
 from vkrnn.torch._network import register
 from vkrnn.torch._tracing import unseen_by_dynamo

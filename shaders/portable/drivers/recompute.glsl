@@ -1,6 +1,6 @@
-// Recomputes the operand of each step's recurrent product, h[k-1] * m[k] for each mask m, from the training state, and stores it in
-// source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if one of them
-// weighs c[k]. Runs before the backward loop, for all steps at once.
+// Recomputes the operand of each step's recurrent product, h[k-1] * m[k] for each mask m, from the training state, and
+// stores it in source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if
+// one of them weighs c[k]. Runs before the backward loop, for all steps at once.
 // Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "common/hidden_before.glsl"
 

@@ -16,8 +16,9 @@ namespace {
 // Each layer runs this many steps before the next layer begins, so that its output stays in the caches.
 constexpr std::int64_t kBlock = 64;
 
-// A piece of a wavefront.
+// A piece of a wavefront, and how many a block has.
 constexpr std::int64_t kPieceSteps = 8;
+std::size_t pieces_of(std::int64_t steps) { return static_cast<std::size_t>((steps + kPieceSteps - 1) / kPieceSteps); }
 
 // A block with less work than this needs no poll: it takes about a millisecond at most.
 constexpr double kShortFlops = 1e7;
@@ -211,7 +212,7 @@ unsigned CpuRunner::threads_now(std::int64_t steps) const {
 unsigned CpuRunner::parts_for(std::int64_t steps) const {
     // 16-bit layers share the memory in which outputs are narrowed.
     if (layers_.size() == 1 || half_ || most_threads_ == 1 || steps < 2 * kPieceSteps || contended()) return 1;
-    LaneTimes times(static_cast<std::size_t>((std::min(steps, block_) + kPieceSteps - 1) / kPieceSteps));
+    LaneTimes times(pieces_of(std::min(steps, block_)));
     for (const Layer& layer : layers_) {
         LoopWork work = layer.loop_work;
         work.params.T = kPieceSteps;
@@ -243,10 +244,10 @@ void CpuRunner::run_steps(const std::byte* in, std::byte* out, std::int64_t step
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
     for (bool done = false; !done;) {
         try {
-            const unsigned threads = threads_now(steps);
             if (const unsigned parts = parts_for(steps); parts > 1) {
                 run_wavefront(in, out, steps, parts, poll);
-            } else if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
+            } else if (const unsigned threads = threads_now(steps);
+                       threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
                 if (share) share(0, 1);
                 work(solo_.member(), in, out, steps);
             } else {
@@ -331,8 +332,7 @@ void CpuRunner::run_wavefront(const std::byte* input, std::byte* output, std::in
             std::byte* const to = (layer.output != nullptr ? layer.output : result) + bytes(begin, layer.hidden_bytes);
             return run_layer(member, layer, from, to, std::min(kPieceSteps, in_block - begin), 0);
         };
-        const auto pieces = static_cast<std::size_t>((in_block + kPieceSteps - 1) / kPieceSteps);
-        blocks.push_back(std::make_unique<Lanes>(layers_.size(), pieces, parts, work));
+        blocks.push_back(std::make_unique<Lanes>(layers_.size(), pieces_of(in_block), parts, work));
     }
     run_on_team(most_threads_, poll, [&](Member& member) {
         for (const auto& block : blocks)
