@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import GATES
+from cases import CELLS, DESCRIPTORS, GATES
 from targets import require_cuda_device
 
 require_cuda_device()
@@ -43,9 +43,10 @@ def test_calls_and_gradients(cell: str, library: Any) -> None:
         "input_weight": rng.standard_normal((G * H, H)).astype(np.float32) / 4,
     }
     upstream = rng.standard_normal((T, N, H)).astype(np.float32)
-    kinds = {"lstm": vkrnn.LSTMDescriptor, "gru": vkrnn.GRUDescriptor, "single_gate_rnn": vkrnn.SingleGateRNNDescriptor}
-    how: Any = kinds[cell](training=True)
-    saved = {"lstm": {"cell_output_fwd": "cell_output"}, "gru": {"output_fwd": "output"}, "single_gate_rnn": {}}[cell]
+    how: Any = DESCRIPTORS[cell](training=True)
+    saved = {f"{name}_output_fwd": f"{name}_output" for name in CELLS[cell]}
+    if cell == "gru":
+        saved["output_fwd"] = "output"
 
     def computed(given: dict[str, Any], upstream: Any) -> list[Any]:
         found = getattr(vkrnn, cell)(**given, descriptor=how)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import GATES
+from cases import CELLS, DESCRIPTORS, GATES
 from jax_ways import require_ffi
 from targets import require_cuda_device
 from vkrnn.precision import Precision
@@ -57,8 +57,9 @@ def draw(cell: str, *, D: int = 1, options: bool = False, rows: int = N) -> dict
     }
     if options:
         given |= {"bias": array(D * G * H), "init_state": array(rows, D * H), "mask": abs(array(1, rows, D * H))}
+        given |= {f"init_{name}": array(rows, D * H) for name in CELLS[cell]}
         if cell == "lstm":
-            given |= {"init_cell": array(rows, D * H), "peephole": array(D * 4 * H)}
+            given["peephole"] = array(D * 4 * H)
         if cell == "gru":
             given["secondary_bias"] = array(D * H)
     return given
@@ -66,11 +67,8 @@ def draw(cell: str, *, D: int = 1, options: bool = False, rows: int = N) -> dict
 
 def descriptor_of(cell: str, *, bidirectional: bool = False) -> Any:
     """Return a descriptor with which each argument has a meaning."""
-    if cell == "lstm":
-        return vkrnn.LSTMDescriptor(bidirectional=bidirectional, produce_cell=True)
-    if cell == "gru":
-        return vkrnn.GRUDescriptor(bidirectional=bidirectional, reset_after=True)
-    return vkrnn.SingleGateRNNDescriptor(bidirectional=bidirectional, activation="tanh")
+    more: dict[str, dict[str, Any]] = {"gru": {"reset_after": True}, "single_gate_rnn": {"activation": "tanh"}}
+    return DESCRIPTORS[cell](bidirectional=bidirectional, **more.get(cell, {"produce_cell": True}))
 
 
 def loss_of(cell: str, **options: Any) -> Any:
