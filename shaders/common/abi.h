@@ -40,8 +40,8 @@ const uint kElementwiseGroup = 64u;
 // Kernels of calls in a 16-bit type are built with VKRNN_16BIT. Their tensors are stored in that type or in float32, as
 // this specialization constant and the next one say, the low and the high word of a number: its bit i is 1 if tensor i
 // is in the 16-bit type. A kernel's struct says which tensors have which numbers; in step kernels they are the views.
-const uint kStored = 60u;
-const uint kStoredHigh = 61u;
+const uint kStored = 61u;
+const uint kStoredHigh = 62u;
 const uint kStoredBfloat = 31u;   // this bit of the high word is 1 if the type is bfloat16, and 0 if it is float16
 
 #ifdef __cplusplus

@@ -28,7 +28,8 @@ const uint kDepthGroups = kStepConstants + 8u;      // along k
 const uint kMatrixSumSlots = kStepConstants + 9u;   // depth groups whose sums fit in shared memory: all or half of them
 const uint kBlocksAhead = kStepConstants + 10u;     // k blocks loaded ahead of their products: 1 or 2
 const uint kTagged = kStepConstants + 11u;          // 1: words of the left operand have a tag: see units.glsl
-const uint kMatrixConstants = kStepConstants + 12u;
+const uint kSharedBlocks = kStepConstants + 12u;    // k blocks of weights that a subgroup keeps in shared memory
+const uint kMatrixConstants = kStepConstants + 13u;
 // Further constants of persistent loops.
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kStreams = kMatrixConstants + 1u;        // 1: there are further k blocks, which it loads in every step

@@ -14,7 +14,10 @@ CONSTANT uint group_columns = matrix_columns * side;
 CONSTANT uint tile_columns = group_columns * column_groups;
 CONSTANT uint invocations = subgroup * column_groups * depth_groups;
 CONSTANT uint row_vec4s = tile_columns / 4 + 2;   // per row of sums; two more keep pairs of numbers in other banks
-LAUNCH_SHARED_ARRAY(vec4, sums, [sum_slots * tile_rows * row_vec4s])
+// In a persistent loop, k blocks of weights may follow the sums.
+SPECIALIZED(kSharedBlocks, uint, shared_blocks, 0)
+CONSTANT uint first_weight = sum_slots * tile_rows * row_vec4s;
+LAUNCH_SHARED_ARRAY(vec4, sums, [first_weight + shared_blocks * matrix_columns * right_parts * invocations])
 
 INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 

@@ -1,5 +1,5 @@
 // Runs all steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps
-// the tile's weights in registers. Weights that do not fit are loaded again in every step.
+// the tile's weights in registers. Weights that do not fit are in shared memory, or are loaded again in every step.
 // A step multiplies what all tiles of the same rows stored in the step before, so workgroups wait for each other in one
 // of two ways. Usually a workgroup adds 1 to its rows' counter after it has stored its part, and before the next product
 // it waits until the counter includes all others. If a subgroup multiplies only few blocks, their words are tagged
@@ -79,17 +79,28 @@ INLINE uint kept_block(Params p, uint i) {
     return whole_blocks != 0 ? k : min(k, params_of(p).depth - 1);
 }
 
+// Returns this invocation's vector of the weights' k block at index i.
+INLINE uvec4 load_weights(Params p, Blocks right, uint i, uint c, uint h) {
+    Stride first = right.first + Stride(kept_block(p, i) * right_parts + h) * subgroup + Stride(c) * right.i_apart;
+    return load_block(right.base, first, lane());
+}
+
+// Returns where this invocation has a vector of weights in shared memory. No other one reads it.
+INLINE uint weights_at(uint i, uint c, uint h) {
+    return first_weight + ((i * matrix_columns + c) * right_parts + h) * invocations + invocation();
+}
+
 INLINE void keep_weights(Params p, Tile tile) {
     Blocks right = weight_blocks(p, tile);
-    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        uint k = kept_block(p, i);
-        UNROLL for (uint c = 0; c < matrix_columns; ++c)
-            UNROLL for (uint h = 0; h < right_parts; ++h) {
-                Stride first = right.first + Stride(k * right_parts + h) * subgroup + Stride(c) * right.i_apart;
-                uvec4 block = load_block(right.base, first, lane());
+    UNROLL for (uint c = 0; c < matrix_columns; ++c)
+        UNROLL for (uint h = 0; h < right_parts; ++h) {
+            UNROLL for (uint i = 0; i < kept_blocks; ++i) {
+                uvec4 block = load_weights(p, right, i, c, h);
                 FILL_MATRIX(kept[i][c][h], block)
             }
-    }
+            for (uint i = 0; i < shared_blocks; ++i)
+                sums[weights_at(i, c, h)] = uintBitsToFloat(load_weights(p, right, kept_blocks + i, c, h));
+        }
 }
 
 // Returns the k blocks whose weights this subgroup loads in every step.
@@ -100,12 +111,13 @@ INLINE bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p
 
 // The scales of the left operand's blocks that kept weights multiply, by index. Each lane loads one of `subgroup`
 // scales.
-CONSTANT uint scale_loads = scales_left ? (kept_blocks + subgroup - 1) / subgroup : 1;
+CONSTANT uint all_kept = kept_blocks + shared_blocks;
+CONSTANT uint scale_loads = scales_left ? (all_kept + subgroup - 1) / subgroup : 1;
 uint scales[scale_loads];
 INLINE void load_scales(Params p) {
 #ifdef BACKWARD
     UNROLL for (uint i = 0; i < scale_loads; ++i) {
-        Address at = left_scale_address(kept_block(p, min(i * subgroup + lane(), kept_blocks - 1)));
+        Address at = left_scale_address(kept_block(p, min(i * subgroup + lane(), all_kept - 1)));
         if (tagged == 0)
             scales[i] = Words(at).value;
         else
@@ -115,8 +127,8 @@ INLINE void load_scales(Params p) {
 }
 INLINE uint kept_scale(uint i) { return scales_left ? subgroupBroadcast(scales[i / subgroup], i % subgroup) : 0; }
 
-// Does the same as multiply. Takes the weights that this subgroup keeps from registers and loads the others, of which
-// the first blocks are already there.
+// Does the same as multiply. Takes the weights that this subgroup keeps from registers or shared memory and loads the
+// others, of which the first blocks are already there.
 INLINE void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
 #ifdef BACKWARD
@@ -125,7 +137,7 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
     load_scales(p);
     SumMatrix found[matrix_rows][matrix_columns];
     CLEAR_SUMS(found)
-    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
+    UNROLL for (uint i = 0; i < all_kept; ++i) {
         uint k = depth_group() + i * depth_groups;
         LeftMatrix a[matrix_rows][left_parts];
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
@@ -135,7 +147,17 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
                 if (k < params_of(p).depth) block = load_block(left.base, first, lane());
                 FILL_MATRIX(a[r][h], block)
             }
-        multiply_add(a, kept[i], kept_scale(i), found);
+        if (i < kept_blocks) {
+            multiply_add(a, kept[i], kept_scale(i), found);
+        } else {
+            RightMatrix b[matrix_columns][right_parts];
+            UNROLL for (uint c = 0; c < matrix_columns; ++c)
+                UNROLL for (uint h = 0; h < right_parts; ++h) {
+                    uvec4 block = floatBitsToUint(sums[weights_at(i - kept_blocks, c, h)]);
+                    FILL_MATRIX(b[c][h], block)
+                }
+            multiply_add(a, b, kept_scale(i), found);
+        }
     }
     if (is_streamed(p)) {
         load_first_left(left, streamed(p));

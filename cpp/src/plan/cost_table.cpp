@@ -107,7 +107,7 @@ constexpr CostTable kHopper{
               .lanes = {.forward_dispatch = 7.3,                                                   // limit
                         .backward_dispatch = 12,                                                   // limit
                         .forward = {.kept = 0.53, .loading = 0.82, .slices = 0.6, .matrices = 1},  // limit
-                        .backward = {.kept = 1, .loading = 1.6, .slices = 1, .matrices = 2},       // limit
+                        .backward = {.kept = 1, .loading = 0.8, .slices = 1, .matrices = 2},       // limit
                         .most_time = 0.92}}};                                                      // limit
 
 // Vulkan on a CPU, where an invocation is one SIMD lane and barriers are slow: rough rates. Only `steps` and the

@@ -12,10 +12,13 @@ std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side, std::uint32_
     return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 8) * std::int64_t{sizeof(float)};
 }
 
+// Returns the bytes of shared memory that kernels declare.
+std::int64_t other_bytes(const MatrixShape& shape) { return 64 + shape.subgroups() * std::int64_t{sizeof(float)}; }
+
 // Returns how many depth groups' sums are in shared memory at a time: all, or half of them; 0 if neither fits.
 std::uint32_t sum_slots(const MatrixShape& shape, const Profile& profile) {
-    const std::int64_t other_bytes = 64 + shape.subgroups() * std::int64_t{sizeof(float)};
-    const std::int64_t room = std::max(profile.max_shared_memory, profile.max_launch_shared_memory) - other_bytes;
+    const std::int64_t room =
+        std::max(profile.max_shared_memory, profile.max_launch_shared_memory) - other_bytes(shape);
     const auto fit = [&](std::uint32_t slots) { return sum_bytes(shape, profile.matrix_side, slots) <= room; };
     if (fit(shape.depth_groups)) return shape.depth_groups;
     return shape.depth_groups % 2 == 0 && fit(shape.depth_groups / 2) ? shape.depth_groups / 2 : 0;
@@ -50,6 +53,11 @@ bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     return shape.tile_columns(profile.matrix_side) >= most_products &&
            invocations <= profile.max_workgroup_invocations && sum_slots(shape, profile) != 0 &&
            (shape.blocks_ahead == 1 || ahead_registers(shape, spec) <= registers_of(profile) / invocations);
+}
+
+std::int64_t free_shared_memory(const MatrixShape& shape, const Profile& profile) {
+    return profile.max_launch_shared_memory - other_bytes(shape) -
+           sum_bytes(shape, profile.matrix_side, sum_slots(shape, profile));
 }
 
 MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, bool tagged)
@@ -126,7 +134,7 @@ MatrixPlan::Weights MatrixPlan::pack_weights(const Phase& phase) {
 }
 
 Dispatch MatrixPlan::step(const Phase& phase, const std::string& cell_kernel, const Weights& weights,
-                          Constants constants, std::uint32_t steps) {
+                          Constants constants, std::uint32_t steps, std::int64_t more_shared) {
     StepBlock views = views_;
     // Blocks are addressed in elements of four bytes. A 16-byte vector has four of them.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
@@ -137,7 +145,7 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& cell_kernel, co
         builder_.cell_kernel(cell_kernel + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
     Dispatch made = step_dispatch(builder_, phase.label, kernel,
                                   builder_.groups(row_tiles() * unit_tiles(weights.products), parts_), views, steps);
-    made.launch_shared_memory = u32(sum_bytes(shape_, side_, sum_slots(shape_, builder_.profile())));
+    made.launch_shared_memory = u32(sum_bytes(shape_, side_, sum_slots(shape_, builder_.profile())) + more_shared);
     return made;
 }
 

@@ -22,6 +22,9 @@ struct MatrixShape {
 // Returns whether a loop with this tile fits the call and the device.
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile);
 
+// Returns the bytes of shared memory that a launch can give a workgroup besides the sums of its depth groups.
+std::int64_t free_shared_memory(const MatrixShape& shape, const Profile& profile);
+
 // Returns the shape that the plan's tuning parameters give.
 MatrixShape shape_of(const PlanBuilder& builder);
 
@@ -44,9 +47,9 @@ public:
 
     // Returns the constants of a phase's kernel. `tagged`: whether it waits until words have the step's tag.
     [[nodiscard]] Constants constants(const StepOptions& options, bool tagged) const;
-    // Returns a phase's dispatch, which makes `steps` steps if they are several.
+    // Returns a phase's dispatch, which makes `steps` steps if they are several. `more_shared`: bytes besides the sums.
     Dispatch step(const Phase& phase, const std::string& cell_kernel, const Weights& weights, Constants constants,
-                  std::uint32_t steps = 0);
+                  std::uint32_t steps = 0, std::int64_t more_shared = 0);
 
 private:
     [[nodiscard]] std::int64_t unit_tiles(std::int64_t products) const;
