@@ -82,7 +82,7 @@ def main() -> None:
     draw(
         right,
         "CPUs, against PyTorch",
-        {machine: on_cpu(record) for machine, record in CPU_RECORDS.items()},
+        {machine: on_cpu(record) for machine, record in CPU_RECORDS.items() if not record.endswith("alone")},
     )
     left.set_ylabel("times as fast, a dot for each cell and size\n(hollow: with gradients)")
     figure.savefig(PLOT, metadata={"Date": None})

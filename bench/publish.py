@@ -22,6 +22,7 @@ PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
 CELLS = {"lstm": "LSTM", "gru": "GRU", "single_gate_rnn": "RNN"}
 CPU_RECORDS = {
     "2 cores, AVX2": "cells-cpu-2",
+    "2 cores, AVX2, alone": "cells-cpu-2-avx2-alone",
     "2 cores, AVX-512": "cells-cpu-2-avx512",
     "16 cores, AVX-512": "cells-cpu-16",
 }

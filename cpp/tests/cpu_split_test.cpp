@@ -38,6 +38,15 @@ TEST(Split, UsesThreadsForLongWork) {
     EXPECT_GT(choose_split(shape_of(100, 1, 1, 1024), 4, false).unit_parts, 1u);
 }
 
+TEST(Split, SharesWeightsThatNoCacheHolds) {
+    LoopShape small = shape_of(50, 64, 1, 64), large = shape_of(50, 64, 1, 2048);
+    small.tile_rows = large.tile_rows = 4;
+    EXPECT_EQ(choose_split(small, 2, false).row_parts, 2u);
+    EXPECT_EQ(choose_split(large, 2, false).unit_parts, 2u) << "each thread loads half of the weights in every step";
+    large.tile_rows = 0;
+    EXPECT_EQ(choose_split(large, 2, false).row_parts, 2u);
+}
+
 TEST(Split, UsesThreadsForLongWorkOnlyUnderContention) {
     const LoopShape brief = shape_of(64, 8, 1, 128), long_one = shape_of(1000, 64, 1, 512);
     EXPECT_EQ(choose_split(brief, 2, false).threads(), 2u);

@@ -132,7 +132,7 @@ def agrees(case: Case, given: dict[str, Array], lengths: Array | None, tolerance
 def test_every_strategy(target: Target, cell: str) -> None:
     """Each agrees with the reference, with lengths and resets and without."""
     device = target.opened()
-    for number, (case, kind) in enumerate(CHOSEN):
+    for number, (case, kind) in target.share(list(enumerate(CHOSEN)), 3):
         if case.cell != cell:
             continue
         given, lengths = drawn(case, kind, resets=number % 4 > 1), LENGTHS if number % 2 else None

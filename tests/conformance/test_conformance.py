@@ -18,7 +18,6 @@ from cases import CASES, CELLS, GATES, Case, by_id, gradient_inputs, gradient_na
 from comparison import assert_close, limits, within_contract
 from covering import covering_array, covering_cases
 from float32 import Program
-from scale import FULL
 from targets import Target, fits, targets
 from tolerances import FLOAT32, SAME_IN_FLOAT64
 from vkrnn.results import Results
@@ -31,13 +30,12 @@ WIDE_OR_LARGE = [case for case in CASES if case.tags & {"wide", "large"}]
 def cases_of(target: Target) -> list[Case]:
     """Return the cases for a target: all cases, or a covering array if a CPU runs GPU kernels.
 
-    Such a driver compiles a kernel far more slowly than it runs it, so few of the wide and large cases are included. A
-    short run has every third case, so that each case still meets about a third of the targets.
+    Such a driver compiles a kernel far more slowly than it runs it, so few of the wide and large cases are included. In
+    a short run, each case meets one of llvmpipe's five targets.
     """
     if not target.is_costly:
         return list(CASES)
-    few = covering_cases() + WIDE_OR_LARGE[::5]
-    return few if FULL else few[zlib.crc32(target.id.encode()) % 3 :: 3]
+    return list(target.share(covering_cases() + WIDE_OR_LARGE[::5], 5))
 
 
 def on_every_target() -> pytest.MarkDecorator:

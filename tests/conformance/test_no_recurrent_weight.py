@@ -143,7 +143,7 @@ def test_every_strategy(target: Target, cell: str) -> None:
     """Those that run such calls agree with the reference, with lengths and without."""
     with target.opened() as device:
         ran = 0
-        for number, case in enumerate(case for case in CASES if case.cell == cell):
+        for number, case in target.share([*enumerate(case for case in CASES if case.cell == cell)], 3):
             lengths = LENGTHS if number % 2 and case.N == 3 else None
             given = arguments(case, RESETS[number % len(RESETS)])
             above = gradient_inputs(case, trained(case, vkrnn.reference, given | NONE, lengths))

@@ -140,7 +140,7 @@ def agrees(case: Case, resets: dict[str, Array], lengths: Array | None, toleranc
 def test_every_strategy(target: Target, cell: str) -> None:
     """Each agrees with the reference, with lengths and without."""
     device = target.opened()
-    for number, (case, kind, starts) in enumerate(CHOSEN):
+    for number, (case, kind, starts) in target.share(list(enumerate(CHOSEN)), 5):
         if case.cell != cell:
             continue
         resets, lengths = draw_resets(case, kind, starts), LENGTHS if number % 2 else None
@@ -195,7 +195,7 @@ def test_gradient_clip_limits_what_a_reset_lets_through(cell: str, kind: str) ->
 def test_gradient_clip_on_every_strategy(target: Target, cell: str) -> None:
     case = next(case for case in CASES if case.cell == cell)
     case = replace(case, options=case.options | {"gradient_clip": 0.125})
-    for kind in ("rows", "units"):
+    for kind in target.share(("rows", "units"), 2):
         resets = draw_resets(case, kind, "states")
         forward, backward = getattr(vkrnn, cell), getattr(vkrnn, f"{cell}_gradients")
         with target.opened() as device:

@@ -6,12 +6,15 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 import vkrnn
+from scale import FULL
 from vkrnn.results import Results
+
+Value = TypeVar("Value")
 
 # Fixed together with a strategy: a CPU would choose one lane, unlike any GPU.
 SIZES: dict[str, dict[str, int]] = {"steps": {"lanes": 8, "rows": 4}}
@@ -47,6 +50,13 @@ class Target:
     def opened(self) -> vkrnn.Device:
         """Open the device."""
         return vkrnn.Device(self.index, **dict(self.options))  # type: ignore[arg-type]
+
+    def share(self, cases: Sequence[Value], parts: int) -> Sequence[Value]:
+        """Return the cases that a test runs on this target: in a short run on a costly target, one part of them.
+
+        Successive targets take different parts, so that a device with at least `parts` targets runs every case.
+        """
+        return cases if FULL or not self.is_costly else cases[targets().index(self) % parts :: parts]
 
 
 def forced(index: int) -> list[Target]:

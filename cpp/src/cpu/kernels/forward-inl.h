@@ -29,15 +29,22 @@ public:
     void run() {
         this->run_groups(shape(work_), [&] { run_group(); });
     }
-    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, depth(work) + work.features); }
+    static LoopShape shape(const LoopWork& work) { return shape_with(work, work.features); }
     // The shape by which the loop's time is estimated. x W^T of several steps takes about a quarter of the time that it
     // takes step by step.
     static LoopShape timed_shape(const LoopWork& work) {
         const std::int64_t features = work.params.N < kManyRows ? work.features / 4 : work.features;
-        return Base::shape_of(work, kGates, depth(work) + features);
+        return shape_with(work, features);
     }
 
 private:
+    static LoopShape shape_with(const LoopWork& work, std::int64_t features) {
+        LoopShape shape = Base::shape_of(work, kGates, depth(work) + features);
+        shape.tile_rows = kTileRows;
+        shape.features = features;
+        return shape;
+    }
+
     // Returns the depth of the recurrent product.
     static std::int64_t depth(const LoopWork& work) { return work.recurs != 0 ? work.head_units : 0; }
 
@@ -66,11 +73,7 @@ private:
     }
 
     // A gate's sums begin with the bias. Then x W^T is added, and then the product with the recurrent weight. The order
-    // is the same wherever x W^T is computed, so results are bit-identical. With at least kManyRows live batch rows,
-    // each step computes its own x W^T, in the same tiles. With fewer, it is computed for several steps at once, up to
-    // kAheadRows rows, so that each loaded weight serves many rows.
-    static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
-
+    // is the same wherever x W^T is computed (see kManyRows), so results are bit-identical.
     [[nodiscard]] bool projects_ahead(std::int64_t k) const {
         return work_.features != 0 && this->live_rows(k) < kManyRows;
     }

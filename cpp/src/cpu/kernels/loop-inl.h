@@ -24,9 +24,9 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 // them.
 inline constexpr std::int64_t kChunkRows = 96;
 
-// Limits on the size of a stripe. kSumBytes of sums leave room for weights in the L1 cache. kWeightBytes of weights are
-// a small part of the L2 cache.
-inline constexpr std::int64_t kSumBytes = 8192, kWeightBytes = 256 << 10;
+// Limits on the size of a stripe. kSumBytes of sums stay in the nearest caches, although not all of them beside the
+// weights in the L1 cache. kWeightBytes of weights are a part of the L2 cache.
+inline constexpr std::int64_t kSumBytes = 24 << 10, kWeightBytes = 384 << 10;
 
 // Divides a range of vectors of units into stripes. The sums of a stripe are computed, and then passed to the cell,
 // together. A stripe is at least as wide as a tile; beyond that, it is as wide as its sums and weights allow, because
@@ -36,8 +36,11 @@ class Stripes {
 public:
     Stripes(Range vectors, std::int64_t tile, std::int64_t sum_bytes, std::int64_t weight_bytes, bool back)
         : vectors_(vectors), back_(back) {
-        const std::int64_t most = std::max(tile, std::min(kSumBytes / sum_bytes, kWeightBytes / weight_bytes) / 2 * 2);
-        together_ = most % 2 == 0 ? 2 : 1;  // cells compute two vectors at a time
+        // Cells compute two vectors at a time, so tiles of odd width go in pairs, if there is room.
+        const std::int64_t room = std::min(kSumBytes / sum_bytes, kWeightBytes / weight_bytes), pair = 2 * tile;
+        const bool in_pairs = tile % 2 != 0 && room >= pair;
+        const std::int64_t most = in_pairs ? room / pair * pair : std::max(tile, room / 2 * 2);
+        together_ = in_pairs ? pair : most % 2 == 0 ? 2 : 1;
         groups_ = (vectors.end - vectors.begin + together_ - 1) / together_;
         count_ = (groups_ * together_ + most - 1) / most;
     }

@@ -35,6 +35,16 @@ double slowness(std::int64_t rows, std::int64_t vectors) {
     return narrow * (rows <= 4 ? kByRows[rows - 1] : rows <= 12 ? 1.03 : 1.0);
 }
 
+// Returns how long the first of several tiles of batch rows waits for weights while it computes. The others find them
+// in the L1 cache.
+double wait_of_first_tile(const LoopShape& shape, std::int64_t rows, double compute, double load) {
+    if (rows <= shape.tile_rows || shape.tile_rows == 0) return 0;
+    const std::int64_t tiles = (rows + shape.tile_rows - 1) / shape.tile_rows;
+    auto depth = static_cast<double>(shape.depth);
+    if (rows < kManyRows) depth -= static_cast<double>(shape.features * (kAheadRows / rows - 1) / (kAheadRows / rows));
+    return std::max(0.0, load * depth / static_cast<double>(shape.depth) - compute / static_cast<double>(tiles));
+}
+
 double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     const std::int64_t rows = (shape.rows + split.row_parts - 1) / split.row_parts;
     const std::int64_t vectors = (shape.vectors + split.unit_parts - 1) / split.unit_parts;
@@ -43,7 +53,8 @@ double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     const auto weights = static_cast<double>(vectors * shape.products * shape.depth * vector_bytes);
     const double compute = adds * kMultiplyAdd * slowness(rows, vectors) * (vector_bytes > 32 ? kLongVector : 1.0);
     const double load = weights * (weights > near_bytes() ? kByteFar : kByteNear);
-    double step = std::max(compute, load) + static_cast<double>(rows * vectors) * kCell + kStep;
+    double step = std::max(compute, load) + wait_of_first_tile(shape, rows, compute, load) +
+                  static_cast<double>(rows * vectors) * kCell + kStep;
     if (split.unit_parts > 1 && shape.barriers > 0) {
         const auto exchanged = static_cast<double>(rows * (shape.vectors - vectors) * vector_bytes);
         const double barrier = contended ? kContendedBarrier : kBarrier + kBarrierPerMember * split.unit_parts;

@@ -19,6 +19,10 @@ struct Split {
 // Estimated nanoseconds to start a thread and to wait for it.
 inline constexpr double kThread = 4000;
 
+// With at least kManyRows live batch rows, each step computes its own x W^T. With fewer, it is computed for several
+// steps at once, up to kAheadRows rows, so that each loaded weight serves many rows.
+inline constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
+
 struct LoopShape {
     std::int64_t steps, rows, directions;
     std::int64_t vectors;   // number of vectors of units
@@ -26,6 +30,9 @@ struct LoopShape {
     std::int64_t depth;     // number of k
     std::int64_t lanes, element_bytes;
     std::int64_t barriers;  // barriers in a step
+    // If tile_rows, the height of a product's highest tile, is not 0, the wait of the first tile for weights counts.
+    // `features` of the k belong to x W^T.
+    std::int64_t tile_rows = 0, features = 0;
 };
 
 // Returns the split with the lowest estimated time on at most `most` threads. `contended`: barriers take long and
