@@ -164,23 +164,24 @@ TEST(Strategy, UsesTheSharedMemoryThatALaunchMayGive) {
     EXPECT_EQ(slots_and_bytes(), std::pair(8U, 8 * kBytesOfASlot));
 }
 
-// Where a launch may give a kernel enough shared memory, it holds weights that registers would hold or steps would load.
+// Where a launch may give a kernel enough shared memory, it holds weights that registers would hold or steps would
+// load.
 TEST(Strategy, PutsWeightsOfOnePartIntoSharedMemory) {
     Profile profile = with_matrix_units();
     profile.compute_units = 132;
-    Spec spec = small_call();
-    spec.descriptor.set(Flag::training, true);
-    spec = gradients_of(spec);
-    spec.T = spec.N = 64;
-    spec.I = spec.H = 1024;
     struct Made {
         std::uint32_t kept, shared, bytes;
         bool streams;
         bool operator==(const Made&) const = default;
     };
-    const auto made = [&](Precision precision) {
+    const auto made = [&](std::uint32_t rows, std::int64_t H, Precision precision) {
+        Spec spec = small_call();
+        spec.gradients = true;
         spec.precision = precision;
-        const Parameters shape{{"matrix_rows", 2}, {"matrix_columns", 1}, {"column_groups", 1}, {"depth_groups", 16}};
+        spec.T = spec.N = 64;
+        spec.I = spec.H = H;
+        const Parameters shape{
+            {"matrix_rows", rows}, {"matrix_columns", 1}, {"column_groups", 1}, {"depth_groups", 16}};
         const Plan plan = make_plan(spec, profile, {"persistent", "", shape});
         for (const Step& step : plan.steps)
             if (const Loop* loop = std::get_if<Loop>(&step)) {
@@ -190,14 +191,15 @@ TEST(Strategy, PutsWeightsOfOnePartIntoSharedMemory) {
             }
         return Made{};
     };
-    // A subgroup has 4 * 1024 / 16 / 16 blocks. 8 sums of 32 x 24 fit in 48 KB, all 16 in 227.
+    // A subgroup has 4 * 1024 / 16 / 16 blocks.
     constexpr std::uint32_t kBytesOfASum = 32 * 24 * 4, kBytesOfABlock = 512 * 16;
-    const Made streaming = made(Precision::tf32);
+    const Made streaming = made(2, 1024, Precision::tf32);
     EXPECT_TRUE(streaming.streams);
     EXPECT_EQ(streaming.shared, 0U);
     profile.max_launch_shared_memory = 227 << 10;
-    EXPECT_EQ(made(Precision::tf32), (Made{4, 12, 16 * kBytesOfASum + 12 * kBytesOfABlock, false}));
-    EXPECT_EQ(made(Precision::ieee).shared, 0U) << "two parts";
+    EXPECT_EQ(made(2, 1024, Precision::tf32), (Made{4, 12, 16 * kBytesOfASum + 12 * kBytesOfABlock, false}));
+    EXPECT_EQ(made(1, 512, Precision::tf32).shared, 4U);
+    EXPECT_EQ(made(1, 512, Precision::ieee).shared, 0U) << "two parts";
 }
 
 // Returns the number of hi/lo parts of the left and right operand in the plan's first kernel of that name.
