@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md and README.md from the records in bench/results/.
+"""Writes the tables of docs/performance.md from the records in bench/results/.
 
 A page has a table between the lines ``<!-- bench.publish NAME -->`` and ``<!-- end -->``. Figures are never edited by
 hand: measure, keep the record, and run this program. `--check` changes nothing and fails if a page would change.
@@ -18,7 +18,7 @@ from .floors import host_ratios
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")  # whose figures the records must give
 CELLS = {"lstm": "LSTM", "gru": "GRU", "single_gate_rnn": "RNN"}
 CPU_RECORDS = {
     "2 cores, AVX2": "cells-cpu-2",

@@ -59,7 +59,8 @@ std::uint32_t read_size(const std::string& name, py::handle object) {
     try {
         return object.cast<std::uint32_t>();
     } catch (const py::cast_error&) {
-        throw TypeError("[Device] " + name + ": expected a positive int, got " + type_name(object));
+        const std::string got = py::isinstance<py::int_>(object) ? std::string(py::str(object)) : type_name(object);
+        throw TypeError("[Device] " + name + ": expected an int of at least 0, got " + got);
     }
 }
 

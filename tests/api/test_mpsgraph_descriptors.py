@@ -137,3 +137,11 @@ def test_methods_take_them(kind: type[Any], index: int) -> None:
     ):
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_properties_are_no_arguments() -> None:
+    """A property that is given to the class is refused by name, with what to do."""
+    with pytest.raises(
+        TypeError, match=r"^\[MPSGraphGRUDescriptor\] resetAfter: expected no arguments; set properties: "
+    ):
+        MPSGraphGRUDescriptor(resetAfter=True)

@@ -141,5 +141,7 @@ def test_is_the_same_on_every_run(index: int) -> None:
 
 
 def test_wrong_options_are_refused(index: int) -> None:
-    with pytest.raises(TypeError, match=r"\[Device\] wavefront: expected a positive int, got str"):
+    with pytest.raises(TypeError, match=r"\[Device\] wavefront: expected an int of at least 0, got -1"):
+        vkrnn.Device("cpu", wavefront=-1)
+    with pytest.raises(TypeError, match=r"\[Device\] wavefront: expected an int of at least 0, got str"):
         vkrnn.Device(index, wavefront="8")  # type: ignore[arg-type]

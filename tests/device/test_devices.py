@@ -94,7 +94,7 @@ def test_wrong_types() -> None:
         vkrnn.Device(0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] selector: expected an int or a str, got bool$"):
         vkrnn.Device(True)  # noqa: FBT003
-    with pytest.raises(TypeError, match=r"^\[Device\] lanes: expected a positive int, got str$"):
+    with pytest.raises(TypeError, match=r"^\[Device\] lanes: expected an int of at least 0, got str$"):
         vkrnn.Device(lanes="two")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] gemm: expected a str, got int$"):
         vkrnn.Device(gemm=2)  # type: ignore[arg-type]

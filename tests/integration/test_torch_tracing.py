@@ -90,11 +90,13 @@ def test_compile_keeps_the_class() -> None:
 
 
 @pytest.mark.usefixtures("_fresh_dynamo")
-def test_compile_packed() -> None:
-    """Packed sequences are computed between the compiled parts."""
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compile_packed(fullgraph: bool) -> None:
+    """A compiled model takes packed sequences, without a break."""
     module = ours.GRU(I, H)
     packed = torch.nn.utils.rnn.pack_sequence([torch.rand(T, I), torch.rand(T - 1, I)])
-    found = torch.compile(lambda given: module(given)[0].data + 1, backend="eager")(packed)
+    compiled = torch.compile(lambda given: module(given)[0].data + 1, backend="eager", fullgraph=fullgraph)
+    found = compiled(packed)
     assert torch.equal(found, module(packed)[0].data + 1)
 
 

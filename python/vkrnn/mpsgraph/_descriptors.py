@@ -55,7 +55,10 @@ class _Descriptor:
         for name in _names(cls._kind):
             setattr(cls, _camel_case(name), cls._property(name))
 
-    def __init__(self) -> None:
+    def __init__(self, **given: object) -> None:
+        if given:
+            own, name = type(self).__name__, next(iter(given))
+            raise TypeError(f"[{own}] {name}: expected no arguments; set properties: made = {own}(); made.{name} = ...")
         self._frozen = self._kind()
 
     @classmethod
