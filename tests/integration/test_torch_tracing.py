@@ -91,7 +91,7 @@ def test_compile_keeps_the_class() -> None:
 
 @pytest.mark.usefixtures("_fresh_dynamo")
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_compile_packed(fullgraph: bool) -> None:
+def test_compile_packed(*, fullgraph: bool) -> None:
     """A compiled model takes packed sequences, without a break."""
     module = ours.GRU(I, H)
     packed = torch.nn.utils.rnn.pack_sequence([torch.rand(T, I), torch.rand(T - 1, I)])
