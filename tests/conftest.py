@@ -27,7 +27,7 @@ from oracles import require  # noqa: E402
 from plans import portable_device  # noqa: E402
 from prepared_runs import record_runs  # noqa: E402
 from resident import VULKAN_WAYS, WAYS, opened  # noqa: E402
-from scale import FULL  # noqa: E402
+from scale import MERGE, MODE  # noqa: E402
 from vkrnn import _core  # noqa: E402
 
 
@@ -54,12 +54,12 @@ _messages: list[str] = []  # from this process and, in xdist's controller, its w
 
 def pytest_report_header() -> str:
     """Show the seed of test_fuzz, and whether all tests run."""
-    return f"VKRNN_FUZZ_SEED={os.environ['VKRNN_FUZZ_SEED']} VKRNN_TESTS={'full' if FULL else 'short'}"
+    return f"VKRNN_FUZZ_SEED={os.environ['VKRNN_FUZZ_SEED']} VKRNN_TESTS={MODE}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the tests marked `full` unless VKRNN_TESTS=full."""
-    long = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    """Skip the tests marked `full` in short runs."""
+    long = [] if MERGE else [item for item in items if item.get_closest_marker("full")]
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("full")]

@@ -1,5 +1,5 @@
-// How much the tests do, as in tests/support/scale.py: everything if VKRNN_TESTS=full, as in .ci/run; otherwise long
-// tests are shortened.
+// How much the tests do, as in tests/support/scale.py: everything if VKRNN_TESTS=full; otherwise, also in
+// .ci/run, long tests are shortened.
 #pragma once
 
 #include <cstdlib>

@@ -25,7 +25,7 @@ from resident import (
     put,
     sees,
 )
-from scale import sample
+from scale import distinct
 from vkrnn import SingleGateRNNDescriptor
 
 CASE = Case("lstm", 5, 3, 7, 4, {}, frozenset({"input_weight", "bias", "init_state", "init_cell", "mask", "peephole"}))
@@ -52,7 +52,7 @@ def _arrays() -> dict[str, Any]:
 # NumPy's and ours
 
 
-@pytest.mark.parametrize("dtype", sample(KINDS, 2))
+@pytest.mark.parametrize("dtype", distinct(KINDS, 2))
 def test_one_device_array_makes_all_results_device_arrays(either: vkrnn.Device, dtype: str) -> None:
     """Any one argument is enough, forward and backward; values equal those of a call on NumPy arrays, bit for bit."""
     kind = dtype_of(dtype)

@@ -55,7 +55,7 @@ def call(net: vkrnn.Network, given: dict[str, Any], ends: dict[str, Any], above:
 
 
 def combinations() -> Iterator[Any]:
-    """Yield all combinations. GPUs, whose kernels take long to compile, have every pair of values in a short run."""
+    """Yield all combinations. GPUs, whose kernels take long to compile, have every pair, except in full runs."""
     factors = {
         "kind": ["lstm", "gru", "gru, reset after", "single_gate_rnn"],
         "options": ["plain", "lengths", "masks and states"],

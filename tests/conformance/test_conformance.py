@@ -30,8 +30,8 @@ WIDE_OR_LARGE = [case for case in CASES if case.tags & {"wide", "large"}]
 def cases_of(target: Target) -> list[Case]:
     """Return the cases for a target: all cases, or a covering array if a CPU runs GPU kernels.
 
-    Such a driver compiles a kernel far more slowly than it runs it, so few of the wide and large cases are included. In
-    a short run, each case meets one of llvmpipe's five targets.
+    Such a driver compiles a kernel far more slowly than it runs it, so few of the wide and large cases are included.
+    Except in a full run, each case meets one of llvmpipe's five targets.
     """
     if not target.is_costly:
         return list(CASES)

@@ -14,7 +14,7 @@ import pytest
 import vkrnn
 from cases import CASES, Case, inputs
 from resident import VULKAN_WAYS, WAYS, above, assert_same, dtype_of, opened, put
-from scale import sample
+from scale import distinct
 
 THREADS = 8
 # Cases of every cell and direction; few have the same sizes.
@@ -125,7 +125,7 @@ def test_several_devices(ways: tuple[str, str]) -> None:
         together(work, THREADS + 1)
 
 
-@pytest.mark.parametrize("way", sample(WAYS, 2))
+@pytest.mark.parametrize("way", distinct(WAYS, 2))
 def test_a_device_for_each_thread(way: str) -> None:
     """Eight devices at a time give the bits of another device."""
     with ExitStack() as stack:

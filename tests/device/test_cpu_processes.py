@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from cpu_programs import run
-from scale import sample
+from scale import distinct
 
 SHARED = """
     import os, sys, threading
@@ -142,7 +142,7 @@ def test_multiprocessing_that_forks() -> None:
     assert (done.returncode, done.stdout) == (0, "6 False\n"), done.stderr
 
 
-@pytest.mark.parametrize("sizes", sample([(5, 3, 7, 4), (2000, 64, 130, 130)], 2), ids=lambda sizes: f"T{sizes[0]}")
+@pytest.mark.parametrize("sizes", distinct([(5, 3, 7, 4), (2000, 64, 130, 130)], 2), ids=lambda sizes: f"T{sizes[0]}")
 def test_the_process_ends_while_daemon_threads_call(sizes: tuple[int, int, int, int]) -> None:
     """It ends without a crash or a hang."""
     program = (

@@ -9,11 +9,11 @@ import pytest
 
 import vkrnn
 from resident import position
-from scale import sample
+from scale import distinct
 from tolerances import FLOAT32
 
 
-@pytest.mark.parametrize(("rows", "features", "units"), sample([(1101, 519, 258), (1100, 520, 260)], 2))
+@pytest.mark.parametrize(("rows", "features", "units"), distinct([(1101, 519, 258), (1100, 520, 260)], 2))
 def test_large_tiles(rows: int, features: int, units: int) -> None:
     """Results and gradients are right, also where sums are added to what is stored."""
     rng = np.random.default_rng(0)

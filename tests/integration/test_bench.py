@@ -31,7 +31,7 @@ from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, re
 from benchmarks import ON_NATIVE, TABLE, VULKAN, native, vulkan
 from cases import GATES
 from oracles import require
-from scale import sample
+from scale import distinct
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("bench")  # several tests share a run
@@ -72,7 +72,7 @@ def smoke(name: str, *options: str, **environment: str) -> list[dict[str, Any]]:
 
 
 @native
-@pytest.mark.parametrize("name", sample(["cells", "contention", "step", "beside"], 3))
+@pytest.mark.parametrize("name", distinct(["cells", "contention", "step", "beside"], 3))
 def test_smoke(name: str) -> None:
     """Every record has every field and plausible numbers, and vkrnn's results were checked."""
     complete(smoke(name, *ON_NATIVE))
@@ -274,7 +274,7 @@ def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **chan
 
 
 @pytest.mark.parametrize(
-    "options", sample([(), ("--options",), ("--transfers",)], 2), ids=lambda options: "".join(options)[2:] or "arrays"
+    "options", distinct([(), ("--options",), ("--transfers",)], 2), ids=lambda options: "".join(options)[2:] or "arrays"
 )
 def test_gpu_runs_anywhere(options: tuple[str, ...]) -> None:
     """Libraries that are not installed are skipped. The record lists the call's options."""

@@ -14,7 +14,7 @@ pytest.importorskip("tqdm")
 import vkrnn
 from benchmarks import NATIVE, TABLE, VULKAN, vulkan
 from oracles import require
-from scale import sample
+from scale import distinct
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("bench")  # beside the other benchmarks, one at a time
@@ -77,7 +77,7 @@ def test_data_parallel_training(torch: Any) -> None:
 def test_two_builds(tmp_path: Path) -> None:
     """A build is compared with itself on a device of each kind. A folder without the package is an error."""
     package = str(Path(vkrnn.__file__).parents[1])
-    for device in sample([each for each in (NATIVE, VULKAN) if each], 2):
+    for device in distinct([each for each in (NATIVE, VULKAN) if each], 2):
         options = ["--device", device, "--sizes", "5,3,4,4", "--cells", "gru", "--rounds", "1"]
         done = builds(package, package, *options)
         assert done.returncode == 0, done.stderr

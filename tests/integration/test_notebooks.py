@@ -18,7 +18,7 @@ pytest.importorskip("tqdm")
 import nbformat
 
 from notebooks.run import PROGRESS_BAR, run
-from scale import sample
+from scale import distinct
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NEEDED: dict[str, tuple[str, ...]] = {  # notebooks, with the extra packages that they import
@@ -35,7 +35,7 @@ NEEDED: dict[str, tuple[str, ...]] = {  # notebooks, with the extra packages tha
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/)<])(?:/[\w.+-]+){2,}|\b[A-Z]:\\")
 
 
-@pytest.mark.parametrize("name", sample(list(NEEDED), len(NEEDED)))
+@pytest.mark.parametrize("name", distinct(list(NEEDED), len(NEEDED)))
 @pytest.mark.filterwarnings("default")  # warnings of the notebook packages are not errors
 def test_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cell runs without an error in another folder."""

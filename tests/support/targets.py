@@ -52,7 +52,7 @@ class Target:
         return vkrnn.Device(self.index, **dict(self.options))  # type: ignore[arg-type]
 
     def share(self, cases: Sequence[Value], parts: int) -> Sequence[Value]:
-        """Return the cases that a test runs on this target: in a short run on a costly target, one part of them.
+        """Return the cases that a test runs on this target: unless in a full run, on a costly target, one part of them.
 
         Successive targets take different parts, so that a device with at least `parts` targets runs every case.
         """
