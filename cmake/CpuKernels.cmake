@@ -39,9 +39,9 @@ function(vkrnn_set_cpu_options target)
         endforeach()
         target_compile_definitions(${target} PRIVATE VKRNN_UNWANTED_TARGETS=${unwanted}LL)
     endif()
-    # Without optimization the kernels are slow, so only builds with sanitizers do without.
+    # Without optimization the kernels are slow, so only builds for few tests do without.
     set(optimization)
-    if(NOT VKRNN_SANITIZE)
+    if(NOT VKRNN_SANITIZE AND NOT VKRNN_QUICK_KERNELS)
         set(optimization -O3)
     endif()
     # The kernels fuse products and sums explicitly. If the compiler did it, too, it would do so in some copies of a
