@@ -40,9 +40,13 @@ double slowness(std::int64_t rows, std::int64_t vectors) {
 double wait_of_first_tile(const LoopShape& shape, std::int64_t rows, double compute, double load) {
     if (rows <= shape.tile_rows || shape.tile_rows == 0) return 0;
     const std::int64_t tiles = (rows + shape.tile_rows - 1) / shape.tile_rows;
-    auto depth = static_cast<double>(shape.depth);
-    if (rows < kManyRows) depth -= static_cast<double>(shape.features * (kAheadRows / rows - 1) / (kAheadRows / rows));
-    return std::max(0.0, load * depth / static_cast<double>(shape.depth) - compute / static_cast<double>(tiles));
+    std::int64_t depth = shape.depth;
+    if (rows < kManyRows) {
+        const std::int64_t steps = kAheadRows / rows;
+        depth -= shape.features * (steps - 1) / steps;
+    }
+    const double share = static_cast<double>(depth) / static_cast<double>(shape.depth);
+    return std::max(0.0, load * share - compute / static_cast<double>(tiles));
 }
 
 double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {

@@ -3,8 +3,6 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::int64_t kVectorBytes = 16;
-
 std::int64_t side_of(const PlanBuilder& builder) { return builder.profile().matrix_side; }
 
 Constants matrix_constants(const PlanBuilder& builder, const Parts& parts = {}) {

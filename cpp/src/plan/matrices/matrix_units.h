@@ -6,6 +6,8 @@
 
 namespace vkrnn {
 
+constexpr std::int64_t kVectorBytes = 16;  // of a block that an invocation holds
+
 // Returns whether the device has matrix units that the kernels can use.
 bool has_matrix_units(const Profile& profile);
 

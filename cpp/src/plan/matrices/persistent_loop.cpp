@@ -14,7 +14,6 @@ static_assert(abi::kPersistentConstants <= abi::kStored, "the stored types' cons
 
 constexpr MatrixShape kUsualShape{1, 1, 1, 8};
 constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
-constexpr std::int64_t kVectorBytes = 16;        // of a block that an invocation holds
 constexpr std::int64_t kFewBlocks = 4;           // that registers hold if shared memory holds the others
 constexpr std::uint32_t kSomeBlocks = 8;         // as parameter `kept_blocks`: see PersistentLoop::estimate
 constexpr std::uint32_t kMaxSpins = 1U << 20U;   // about a second on a GPU that reads memory in every spin iteration
