@@ -21,7 +21,8 @@ using Values = std::array<double, sizeof(Costs) / sizeof(double)>;
 // - products: the rates of matrix units were measured on 2026-11-23, except rounded_flops_per_us, which is a guess. The
 //   costs of the library and of float64 were measured on 2026-11-27 on an H100. The others are rough rates; only their
 //   order matters.
-// - lanes: by hand on 2026-11-28, from fourteen networks of four and eight layers in six schedules each.
+// - lanes: by hand on 2026-11-28, from fourteen networks of four and eight layers in six schedules each;
+//   backward.loading on 2026-11-29, since such loops keep a part of their weights.
 // bench/fit_costs.py reads this initializer. It does not fit the numbers in lines with the comment "limit".
 constexpr std::string_view kHopperGpus[] = {"H100", "H200"};
 constexpr CostTable kHopper{

@@ -68,23 +68,22 @@ struct Layout {
         groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.head_units(), units) * spec.D() * spec.heads();
         const std::int64_t all = ceil_div(blocks, shape.depth_groups);
         kept_blocks = std::min<std::int64_t>(all, most.kept_blocks);
-        invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
-        const Parts parts = loop_parts(spec);
+        streams = kept_blocks < all;
         whole = spec.head_units() % side == 0 && kept_blocks * shape.depth_groups <= blocks;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
+        const Parts parts = loop_parts(spec);
         const double most_products = parts.left > 1 ? costs.most_tagged_products : costs.most_rounded_tagged_products;
         const bool few = spec.gradients ? static_cast<double>(products_of_loaded) <= most_products
                                         : static_cast<double>(loaded_blocks) <= costs.most_tagged_blocks;
-        const bool gains = few && kept_blocks == all && profile.type != DeviceType::cpu;
+        const bool gains = few && !streams && profile.type != DeviceType::cpu;
         tagged = with_parameters(Keeping{.tagged = gains}, wanted).tagged != 0;
+        invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
-        registers = registers_for(shape, spec, all);
+        registers = registers_for(shape, spec);
         // Forward, no shape gains by this whose weights registers could not hold.
         if (!tagged && parts.right == 1 && most.shared_weights != 0 && (spec.gradients || holds_registers(profile)))
-            share_memory(shape, profile, all);
-        registers = registers_for(shape, spec, all);
-        streams = kept_blocks + shared_blocks < all;
+            share_memory(shape, spec, profile, all);
     }
 
     [[nodiscard]] bool fits(const Spec& spec, const Profile& profile) const {
@@ -104,24 +103,25 @@ private:
     // Estimates the registers of an invocation. A half-precision matrix takes four of them, a matrix of sums eight.
     // Forward kernels with one part were faster with 28 registers in memory than with weights that are loaded in every
     // step.
-    [[nodiscard]] std::int64_t registers_for(const MatrixShape& shape, const Spec& spec, std::int64_t all) const {
+    [[nodiscard]] std::int64_t registers_for(const MatrixShape& shape, const Spec& spec) const {
         const Parts parts = loop_parts(spec);
         const std::int64_t rows = shape.rows, columns = shape.columns;
-        const bool loads = kept_blocks + shared_blocks < all;
         const std::int64_t loaded =
             (tagged ? kept_blocks : 1) * rows * parts.left +
-            (loads ? shape.blocks_ahead * (rows * parts.left + columns * parts.right) + columns * parts.right : 0);
+            (streams ? shape.blocks_ahead * (rows * parts.left + columns * parts.right) + columns * parts.right : 0);
         return 4 * (kept_blocks * columns * parts.right + loaded) + 8 * rows * columns +
                (spec.gradients ? 24 + 4 * spec.G() * cells : (parts.right > 1 ? 40 : 24));
     }
 
     // Puts all weights but a few into shared memory if they fit. The registers are then free for loads of the left
     // operand, which the compiler moves ahead.
-    void share_memory(const MatrixShape& shape, const Profile& profile, std::int64_t all) {
+    void share_memory(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t all) {
         const std::int64_t few = std::min(kept_blocks, kFewBlocks);
         if ((all - few) * shape.columns * invocations * kVectorBytes > free_shared_memory(shape, profile)) return;
         kept_blocks = few;
         shared_blocks = all - few;
+        streams = false;
+        registers = registers_for(shape, spec);
     }
 };
 
@@ -191,7 +191,7 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
     if (!spec.recurs() || !can_have_parts(spec) || spec.masks_gates()) return std::nullopt;
     if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
-    // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
+    // Returns the cheapest of the shapes, with each of the keepings, whose numbers of kept blocks are limits.
     const auto cheapest_of = [&](std::span<const MatrixShape> shapes, std::initializer_list<Keeping> keepings,
                                  const auto& step_cost) {
         std::optional<CostEstimate> best;
