@@ -1,10 +1,11 @@
-// Tests mutexes that are locked before a fork.
+// Tests mutexes that are locked before a fork, and values that need none.
 #include <gtest/gtest.h>
 
 #include <future>
 #include <thread>
 
 #include "base/fork_safe_mutex.h"
+#include "base/lazy.h"
 #include "vkrnn/fork.h"
 
 namespace vkrnn {
@@ -39,6 +40,24 @@ TEST(Fork, HoldsEveryMutexUntilTheEnd) {
     release_after_fork();
     EXPECT_FALSE(is_locked(inner));
     EXPECT_FALSE(is_locked(outer));
+}
+
+// Otherwise, a child forked while another thread makes the value would wait for ever.
+TEST(Fork, NobodyWaitsForALazyValue) {
+    Lazy<int> value;
+    std::promise<void> making, go_on;
+    std::future<int> first = std::async(std::launch::async, [&] {
+        return value.get([&] {
+            making.set_value();
+            go_on.get_future().wait();
+            return 1;
+        });
+    });
+    making.get_future().wait();
+    EXPECT_EQ(value.get([] { return 2; }), 2);
+    go_on.set_value();
+    EXPECT_EQ(first.get(), 2);
+    EXPECT_EQ(value.get([] { return 3; }), 2);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/lazy.h"
 #include "vkrnn/cells.h"
 
 namespace vkrnn {
@@ -222,7 +223,8 @@ Cell slstm_cell() {
 }  // namespace
 
 std::span<const Cell> cells() {
-    static const std::array<Cell, 4> kCells = [] {
+    static constinit Lazy<std::array<Cell, 4>> table;
+    return table.get([] {
         std::array<Cell, 4> all{with_resets(single_gate_rnn_cell()), with_resets(lstm_cell()), with_resets(gru_cell()),
                                 with_resets(slstm_cell())};
         for (Cell& cell : all) {
@@ -230,8 +232,7 @@ std::span<const Cell> cells() {
             add_common_properties(cell.properties);
         }
         return all;
-    }();
-    return kCells;
+    });
 }
 
 }  // namespace vkrnn

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/lazy.h"
 #include "cpu/threads/team.h"
 #include "cpu/work/hash.h"
 #include "cpu/work/split.h"
@@ -17,8 +18,8 @@ constexpr std::size_t kChunk = 64 << 10;
 constexpr std::uint64_t kBytesWorthAThread = 1 << 20;
 
 cpu::HashFunction hash_function() {
-    static const cpu::HashFunction function = cpu::find_hash(cpu::chosen_target());
-    return function;
+    static constinit Lazy<cpu::HashFunction> function;
+    return function.get([] { return cpu::find_hash(cpu::chosen_target()); });
 }
 
 unsigned threads_for(std::uint64_t bytes) {

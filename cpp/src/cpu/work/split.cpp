@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/lazy.h"
 #include "base/system.h"
 
 namespace vkrnn::cpu {
@@ -20,11 +21,11 @@ constexpr double kContendedThread = 1e6;  // if it has to wait for a processor f
 
 // Returns the bytes of weights that stay in a processor's own caches from step to step.
 double near_bytes() {
-    static const double bytes = [] {
+    static constinit Lazy<double> bytes;
+    return bytes.get([] {
         const std::uint64_t cache = system::second_level_cache();
         return 0.75 * static_cast<double>(cache > 0 ? cache : 512 << 10);
-    }();
-    return bytes;
+    });
 }
 
 // Returns the time of a multiply-add in a small tile relative to a full one. Small tiles have too few sums to keep the

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/checked_file.h"
+#include "base/lazy.h"
 #include "base/reports.h"
 #include "cuda/kernels/sources.h"
 #include "cuda/libraries/driver.h"
@@ -81,12 +82,12 @@ std::uint64_t hash(std::string_view text, std::uint64_t before) {
 }
 
 std::uint64_t hash_of_sources() {
-    static const std::uint64_t of_sources = [] {
+    static constinit Lazy<std::uint64_t> of_sources;
+    return of_sources.get([] {
         std::uint64_t all = fnv1a({});
         for (const SourceFile& file : sources()) all = hash(file.text, hash(file.name, all));
         return all;
-    }();
-    return of_sources;
+    });
 }
 
 std::string hexadecimal(std::uint64_t number) {

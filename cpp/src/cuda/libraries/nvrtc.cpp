@@ -55,8 +55,8 @@ Type* Nvrtc::find(const char* name) const {
 }
 
 const Nvrtc& Nvrtc::get() {
-    static auto& found = *new std::unique_ptr<const Nvrtc>;  // NOLINT(cppcoreguidelines-owning-memory)
     const std::lock_guard lock(libraries_mutex());
+    static auto& found = *new std::unique_ptr<const Nvrtc>;  // NOLINT(cppcoreguidelines-owning-memory)
     if (found) return *found;
     std::unique_ptr<const Nvrtc> opened;
     find_library(kind(), [&](const std::string& path) {

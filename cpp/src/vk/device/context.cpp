@@ -24,22 +24,19 @@ constexpr const char* kInstallHint =
     "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)";
 
 struct Messages {
-    std::mutex mutex;
+    ForkSafeMutex mutex;
     std::vector<std::string> texts;
 };
 
 // Never destroyed, because drivers may report messages while the process ends.
-Messages& messages() {
-    static auto* const instance = new Messages;
-    return *instance;
-}
+Messages& messages = *new Messages;  // NOLINT(cppcoreguidelines-owning-memory)
 
 VKAPI_ATTR VkBool32 VKAPI_CALL collect(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
                                        const VkDebugUtilsMessengerCallbackDataEXT* data, void*) {
     const std::string text = data->pMessage != nullptr ? data->pMessage : "";
     report(Severity::warning, text);
-    const std::lock_guard lock(messages().mutex);
-    messages().texts.push_back(text);
+    const std::lock_guard lock(messages.mutex);
+    messages.texts.push_back(text);
     return VK_FALSE;
 }
 
@@ -162,8 +159,8 @@ void Context::create_instance() {
 
 std::shared_ptr<const Context> Context::get() {
     // Never destroyed: see the header. After a fork, the parent's instance leaks, because it must not be used here.
-    static auto* const current = new std::shared_ptr<const Context>;
     const std::lock_guard lock(loader_mutex());
+    static auto* const current = new std::shared_ptr<const Context>;
     if (*current && (*current)->process_ != system::process_id()) {
         new std::shared_ptr<const Context>(std::move(*current));
         current->reset();
@@ -226,8 +223,8 @@ std::vector<std::string> validation_messages() {
     if (vk::validation_wanted()) {
         vk::Context::get();
     }
-    const std::lock_guard lock(vk::messages().mutex);
-    return vk::messages().texts;
+    const std::lock_guard lock(vk::messages.mutex);
+    return vk::messages.texts;
 }
 
 }  // namespace vkrnn
