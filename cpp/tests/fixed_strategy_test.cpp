@@ -98,12 +98,13 @@ TEST(Strategy, HasParametersThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<ValueError>({"", "matrices", {{"product_column_groups", 16}}}, with_matrix_units()),
               "[Device] product_row_groups: expected 1 or 2 with these product_column_groups, got 4");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
-              "[Device] tile: unknown option; the options are schedule, gemm, column_lanes, depth_block, lanes, "
+              "[Device] tile: unknown option; the options are float32, schedule, gemm, wavefront, column_lanes, "
+              "depth_block, lanes, "
               "register_vec4s, row_lanes, rows, "
               "slice_heads, slice_lanes, slice_rows, slice_steps, slice_units, teams, thread_columns, thread_rows, "
               "workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
-              "[Device] lanes: unknown option; the options are schedule, gemm");
+              "[Device] lanes: unknown option; the options are float32, schedule, gemm, wavefront");
 }
 
 // A caller fixes a parameter by its name only, so loop and product strategies must not share names.

@@ -64,7 +64,8 @@ std::uint32_t read_size(const std::string& name, py::handle object) {
     }
 }
 
-StrategyChoice read_choice(const py::dict& options) {
+// If there is a `profile`, refuses unknown names before it reads their values.
+StrategyChoice read_choice(const py::dict& options, const Profile* profile = nullptr) {
     StrategyChoice fixed;
     for (const auto& [key, value] : options) {
         const std::string name = utf8(key);
@@ -75,6 +76,7 @@ StrategyChoice read_choice(const py::dict& options) {
         } else if (name == "wavefront") {
             fixed.wavefront = read_size(name, value);
         } else {
+            if (profile != nullptr) check_name(name, *profile);
             fixed.parameters[name] = read_size(name, value);
         }
     }
@@ -83,7 +85,7 @@ StrategyChoice read_choice(const py::dict& options) {
 
 // Reads and checks the options that select strategies.
 StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
-    StrategyChoice fixed = read_choice(options);
+    StrategyChoice fixed = read_choice(options, &profile);
     check_choice(fixed, profile);
     return fixed;
 }

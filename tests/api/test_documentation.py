@@ -173,7 +173,7 @@ def test_strategies() -> None:
         with pytest.raises(TypeError) as caught:
             vkrnn.Device(device.index, no_such_size=1)
         known = str(caught.value).split("the options are ")[1].split(", ")
-        assert set(known) <= declared | {"schedule", "gemm"}
+        assert set(known) <= declared | {"float32", "schedule", "gemm", "wavefront"}
 
 
 def test_environment_variables() -> None:

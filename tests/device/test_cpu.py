@@ -83,7 +83,9 @@ def test_strategies_of_the_cpu(cpu: vkrnn.Device) -> None:
     for size in ("lanes", "rows", "workgroup"):
         with pytest.raises(TypeError) as unknown:
             vkrnn.Device("cpu", **{size: 1})
-        assert str(unknown.value) == f"[Device] {size}: unknown option; the options are schedule, gemm"
+        assert (
+            str(unknown.value) == f"[Device] {size}: unknown option; the options are float32, schedule, gemm, wavefront"
+        )
 
 
 def test_the_cpu_cannot_be_lost() -> None:

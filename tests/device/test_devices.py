@@ -94,13 +94,19 @@ def test_wrong_types() -> None:
         vkrnn.Device(0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] selector: expected an int or a str, got bool$"):
         vkrnn.Device(True)  # noqa: FBT003
-    with pytest.raises(TypeError, match=r"^\[Device\] lanes: expected an int of at least 0, got str$"):
-        vkrnn.Device(lanes="two")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^\[Device\] wavefront: expected an int of at least 0, got str$"):
+        vkrnn.Device(wavefront="two")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] gemm: expected a str, got int$"):
         vkrnn.Device(gemm=2)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^\[Device\] tile: unknown option; the options are schedule, gemm"):
+    with pytest.raises(
+        TypeError, match=r"^\[Device\] tile: unknown option; the options are float32, schedule, gemm, wavefront"
+    ):
         vkrnn.Device(tile=2)
-    with pytest.raises(TypeError, match=r"^\[Device\] \\ud800: unknown option; the options are schedule, gemm"):
+    with pytest.raises(TypeError, match=r"^\[Device\] shedule: unknown option; the options are float32, schedule, "):
+        vkrnn.Device(shedule="native")
+    with pytest.raises(
+        TypeError, match=r"^\[Device\] \\ud800: unknown option; the options are float32, schedule, gemm, wavefront"
+    ):
         vkrnn.Device(**{"\ud800": 2})
     with pytest.raises(ValueError, match=r"^\[Device\] gemm: expected .*, got '\\ud800'$"):
         vkrnn.Device(gemm="\ud800")
@@ -111,6 +117,8 @@ def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:
     listed = vulkan.strategies  # followed by strategies that only some devices have
     assert listed["schedule"][:2] == ["steps", "tiles"]
     assert listed["gemm"][:2] == ["register", "tiled"]
+    with pytest.raises(TypeError, match=r"^\[Device\] lanes: expected an int of at least 0, got str$"):
+        vkrnn.Device(vulkan.index, lanes="two")  # type: ignore[arg-type]
     usual = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=vulkan).strategy
     for fixed in ({"gemm": "tiled"}, {"gemm": "register"}, {"schedule": "steps", "rows": 3}):
         other = vkrnn.Device(vulkan.index, **fixed)

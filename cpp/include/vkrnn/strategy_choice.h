@@ -49,4 +49,7 @@ StrategyVariants list_variants(const Profile& profile);
 // name.
 void check_choice(const StrategyChoice& fixed, const Profile& profile);
 
+// Throws TypeError if none of the device's strategies has a tuning parameter of that name.
+void check_name(const std::string& name, const Profile& profile);
+
 }  // namespace vkrnn

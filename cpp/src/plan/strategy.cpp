@@ -109,6 +109,24 @@ std::map<std::string, std::vector<Parameters>> variants_of(const Strategies<Part
     return found;
 }
 
+// Returns the tuning parameters of the strategies that are left, with their values.
+Parameters known_parameters(const StrategyChoice& fixed, const Profile& profile) {
+    Parameters known;
+    const auto add = [&](const auto& candidates) {
+        for (const Strategy* candidate : candidates) known.merge(candidate->parameters(profile, fixed.parameters));
+    };
+    add(loop_candidates(fixed, profile));
+    add(product_candidates(fixed, profile));
+    return known;
+}
+
+void require_known(const std::string& name, const Parameters& known) {
+    if (known.contains(name)) return;
+    std::string options = "float32, schedule, gemm, wavefront";
+    for (const auto& [other, value] : known) options += ", " + other;
+    throw TypeError("[Device] " + name + ": unknown option; the options are " + options);
+}
+
 }  // namespace
 
 TunedCall tuned_call(const Spec& spec) {
@@ -136,19 +154,11 @@ StrategyNames list_strategies(const Profile& profile) {
 }
 
 void check_choice(const StrategyChoice& fixed, const Profile& profile) {
-    Parameters known;
-    const auto check = [&](const auto& candidates) {
-        for (const Strategy* candidate : candidates) known.merge(candidate->parameters(profile, fixed.parameters));
-    };
-    check(loop_candidates(fixed, profile));
-    check(product_candidates(fixed, profile));
-    for (const auto& [name, value] : fixed.parameters) {
-        if (known.contains(name)) continue;
-        std::string options = "schedule, gemm";
-        for (const auto& [other, its_value] : known) options += ", " + other;
-        throw TypeError("[Device] " + name + ": unknown option; the options are " + options);
-    }
+    const Parameters known = known_parameters(fixed, profile);
+    for (const auto& [name, value] : fixed.parameters) require_known(name, known);
 }
+
+void check_name(const std::string& name, const Profile& profile) { require_known(name, known_parameters({}, profile)); }
 
 Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,
                   std::span<const double> values) {
