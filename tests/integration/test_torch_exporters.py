@@ -154,6 +154,30 @@ def test_what_onnx_lacks(kind: str, options: dict[str, Any], message: str, way: 
         exported(model, way)
 
 
+class Function(torch.nn.Module):  # type: ignore[misc]
+    """A model that calls a function instead of a module."""
+
+    def forward(self, x: Any) -> Any:
+        """Return the output."""
+        return ours.lstm(x, None, input_weight=torch.ones(4 * H, I)).output
+
+
+@pytest.mark.parametrize("way", ["TorchScript", "model", "program"])
+@pytest.mark.parametrize(
+    ("cell", "model"),
+    [
+        ("slstm", lambda: ours.SLSTM(I, H)),
+        ("slstm", lambda: torch.nn.Sequential(ours.SLSTM(I, H))),
+        ("lstm", Function),
+    ],
+    ids=["module", "model", "function"],
+)
+def test_what_is_no_node_of_onnx(cell: str, model: Any, way: str) -> None:
+    """An sLSTM and functions are refused by name."""
+    with pytest.raises(Exception, match=f"torch.onnx.export: {cell}: only LSTM, GRU and RNN modules and cells can be"):
+        exported(model().eval(), way)
+
+
 def weights_of(module: Any) -> list[Any]:
     """Return the parameters in the order of their names."""
     return [parameter for _, parameter in sorted(module.named_parameters())]

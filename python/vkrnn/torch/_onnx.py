@@ -2,11 +2,12 @@
 
 Importing this module registers them. The exporter of programs finds a decomposition, and that of TorchScript a symbolic
 function. `_Torch` and `_TorchScript` are the operations around the nodes, as each of the exporters writes them.
+Operators of functions are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from vkrnn.convert._torch_layout import GATES, descriptor, torch_mode
 from vkrnn.descriptors import Activation
 from vkrnn.torch._network import Inputs, compute_shapes
 
-__all__ = ["require_peephole"]
+__all__ = ["refuse_function", "require_peephole"]
 
+_HAS_OPS = hasattr(torch.onnx, "ops")  # since PyTorch 2.8
 _ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # of PyTorch's gates in ONNX
 _FUNCTIONS = {
     "LSTM": (
@@ -230,6 +232,29 @@ def _beyond_nodes(inputs: Inputs) -> dict[str, Any]:
     }
 
 
-if hasattr(torch.onnx, "ops"):  # since PyTorch 2.8
+def refuse_function(name: str, place: int, shapes: Callable[..., Any]) -> None:
+    """Let both exporters refuse an operator of functions by the name of the cell, its argument at `place`.
+
+    `shapes` computes the shapes of the results.
+    """
+
+    def refuse(cell: str) -> None:
+        _refuse(cell, "only LSTM, GRU and RNN modules and cells can be exported")
+
+    def decomposed(*given: Any) -> Any:
+        if torch.onnx.is_in_onnx_export():
+            refuse(given[place])
+        return shapes(*given)
+
+    def symbolic(_: Any, *given: Any) -> None:
+        refuse(torch.onnx.symbolic_helper._parse_arg(given[place], "s"))  # noqa: SLF001
+
+    if _HAS_OPS:
+        operator = getattr(torch.ops.vkrnn, name).default
+        torch._decomp.register_decomposition(operator)(decomposed)  # noqa: SLF001
+    torch.onnx.register_custom_op_symbolic(f"vkrnn::{name}", symbolic, 14)
+
+
+if _HAS_OPS:
     torch._decomp.register_decomposition(torch.ops.vkrnn.network.default)(_decomposed)  # noqa: SLF001
 torch.onnx.register_custom_op_symbolic("vkrnn::network", _symbolic, 14)

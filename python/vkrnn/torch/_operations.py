@@ -30,6 +30,7 @@ from vkrnn.torch._calls import Kind, keep_until_read, run
 from vkrnn.torch._levels import at_lower_levels, differentiable, library
 from vkrnn.torch._loops import operation_loop, pulled_back
 from vkrnn.torch._network import register
+from vkrnn.torch._onnx import refuse_function
 from vkrnn.torch._tracing import unseen_by_dynamo
 from vkrnn.torch._vmap import one_by_one
 
@@ -260,6 +261,7 @@ def _register(form: Form) -> None:
         _compute,
         _compute_shapes,
     )
+    refuse_function(form.name, len(form.arguments), _compute_shapes)
     kept = ", ".join(f"Tensor? {name}" for name in (*form.upstream(), *form.outputs[:-1]))
     results = ", ".join(["Tensor"] * len(form.with_gradients))
     given = f"{kept}, Tensor z_state, {tensors}, str cell, float[] options{later}"

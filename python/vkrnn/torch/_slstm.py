@@ -162,8 +162,7 @@ class SLSTM(Starts):
         self,
         input: Any,  # noqa: A002 - PyTorch's name
         hx: Any = None,
-        *,
-        reset: Any = None,
+        reset: Any = None,  # not by keyword alone, because torch.onnx's older exporter passes all defaults by position
         reset_state: Any = None,
         reset_cell: Any = None,
     ) -> tuple[Any, tuple[Tensor, ...]]:
