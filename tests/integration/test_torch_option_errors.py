@@ -107,3 +107,18 @@ def test_what_torch_cannot_do(kind: str) -> None:
 def test_mistakes(kind: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
     """Wrong options are refused by the constructor, with what was expected and what came."""
     assert refusal(error, lambda: getattr(ours, kind)(I, H, **options)) == message
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRUCell"])
+def test_backend_is_checked_when_it_is_set(name: str) -> None:
+    """A wrong one is refused like the constructor's argument and leaves the module as it was."""
+    own = getattr(ours, name)(I, H, backend="vkrnn")
+    converted = ours.convert(torch.nn.Sequential(getattr(torch.nn, name)(I, H)), backend="vkrnn")[0]
+    for module in (own, converted):
+        message = refusal(ValueError, lambda module=module: setattr(module, "backend", "wrong"))
+        assert message == f"[vkrnn.torch.{name}] backend: expected 'auto', 'vkrnn' or 'torch', got 'wrong'"
+        message = refusal(TypeError, lambda module=module: setattr(module, "backend", None))
+        assert message == f"[vkrnn.torch.{name}] backend: expected a str, got None (NoneType)"
+        assert module.backend == "vkrnn"
+        module.backend = "torch"
+        assert module.backend == "torch"

@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
 from vkrnn.descriptors import ActivationLike
-from vkrnn.torch._choice import Backend, checked_backend
+from vkrnn.torch._choice import Backend, HasBackend, checked_backend
 from vkrnn.torch._classes import scriptable
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._starts import Starts
@@ -28,13 +28,12 @@ _RNN_ROWS_WITH_GRADIENTS = 8
 _LARGE = {"LSTM": 140_000, "GRU": 140_000, "RNN": 90_000}
 
 
-class Cell(Starts, torch.nn.RNNCellBase):
+class Cell(HasBackend, Starts, torch.nn.RNNCellBase):
     """The base of the three modules."""
 
     # `convert` changes a module's class and calls no constructor. These are the values of a cell without options.
     _options: str = ""  # as text, which follows the mode: see `vkrnn.convert._torch_layout`
     kind: str  # LSTM, GRU or RNN
-    backend: Backend = "auto"
 
     @property
     def mode(self) -> str:

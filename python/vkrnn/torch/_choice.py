@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vkrnn.torch._calls import may_round
 from vkrnn.torch._tracing import seen_by_others
 
-__all__ = ["Backend", "checked_backend", "choices", "choose", "has_gradients", "is_settled"]
+__all__ = ["Backend", "HasBackend", "checked_backend", "choices", "choose", "has_gradients", "is_settled"]
 
 Backend = Literal["auto", "vkrnn", "torch"]
 
@@ -43,6 +43,18 @@ def checked_backend(backend: object, where: str) -> Backend:
     if backend not in get_args(Backend):
         raise ValueError(f"{where} backend: expected 'auto', 'vkrnn' or 'torch', got {backend!r}")
     return backend  # type: ignore[return-value]
+
+
+class HasBackend(torch.nn.Module):
+    """A module whose `backend` is checked whenever it is set."""
+
+    backend: Backend = "auto"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute."""
+        if name == "backend":
+            checked_backend(value, f"[{self._get_name()}]")
+        super().__setattr__(name, value)
 
 
 def choices() -> list[str]:

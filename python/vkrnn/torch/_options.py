@@ -10,7 +10,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from vkrnn.convert._torch_layout import descriptor as descriptor_of
 from vkrnn.convert._torch_layout import options_beyond_torch
-from vkrnn.torch._choice import Backend, checked_backend
+from vkrnn.torch._choice import HasBackend, checked_backend
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._projection import require_no_options
 from vkrnn.torch._starts import Starts, require_chances
@@ -18,7 +18,7 @@ from vkrnn.torch._starts import Starts, require_chances
 __all__ = ["Options"]
 
 
-class Options(Starts, torch.nn.RNNBase):
+class Options(HasBackend, Starts, torch.nn.RNNBase):
     """The options of the three modules that PyTorch's modules do not have."""
 
     # `convert` changes a module's class and calls no constructor. These are the values of a module without options.
@@ -28,7 +28,6 @@ class Options(Starts, torch.nn.RNNBase):
     zoneout: float = 0.0
     zoneout_cell: float = 0.0
     _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn.convert._torch_layout`
-    backend: Backend = "auto"
     _frozen: bool = False  # the user's word that the parameters do not change: see `vkrnn.torch.frozen`
 
     def _take_options(self, chances: dict[str, Any], backend: Any, options: dict[str, Any]) -> None:
