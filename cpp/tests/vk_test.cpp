@@ -48,6 +48,31 @@ TEST_P(Call, RunsLoopsInOrder) {
     EXPECT_EQ(run(*device_, fold_plan(101, 100, -1), {}), Words{fold(101, 100, -1)});
 }
 
+TEST_P(Call, LeavesOutWavefrontsOnceWaitsHaveFailed) {
+    // Stands for a plan with a wavefront, in which a wait fails each time.
+    Plan failing = add_plan(100);
+    failing.buffers.push_back(buffer("failed waits", Role::failed_waits, 4));
+    failing.steps.emplace_back(add(0, 3, 1));
+    const Plan only = failing;
+    failing.in_turn = {std::make_shared<const Plan>(add_plan(100))};
+    const auto dispatched_by = [&](const Plan& plan) {
+        const std::uint64_t before = device_->statistics().dispatches;
+        EXPECT_EQ(run(*device_, plan, counting(100)), plus_one(counting(100)));
+        return device_->statistics().dispatches - before;
+    };
+    for (std::uint64_t failures = 0; failures < 3; ++failures) {
+        EXPECT_EQ(device_->statistics().failed_waits, failures);
+        EXPECT_EQ(dispatched_by(failing), 3u);
+    }
+    EXPECT_EQ(dispatched_by(failing), 2u);
+    EXPECT_EQ(dispatched_by(only), 3u);
+    EXPECT_EQ(device_->statistics().failed_waits, 4u);
+    // A process reports it once, and this test may run twice.
+    if (!GetParam()) {
+        EXPECT_EQ(std::ranges::count(take_reports(), Severity::warning, &Report::severity), 1);
+    }
+}
+
 TEST_P(Call, SplitsLongLoops) {
     constexpr std::int64_t kSteps = 60000;
     EXPECT_EQ(run(*device_, fold_plan(kSteps, -7, 3), {}), Words{fold(kSteps, -7, 3)});

@@ -145,6 +145,15 @@ TEST(Wavefront, HasTheInputsAndResultsOfOneLayerAfterTheOther) {
 }
 
 // Lanes need memory at the same time. If that is much of the device's, layers run one after the other.
+TEST(Wavefront, BringsThePlanForADeviceWhoseWaitsFail) {
+    const Profile profile = large_gpu();
+    const NetworkSpec spec = network_of(4, 256, 16, 512);
+    const Plan chosen = *plan_of(spec, profile).plan, fixed = *plan_of(spec, profile, 32).plan;
+    ASSERT_NE(chosen.in_turn.plan, nullptr);
+    EXPECT_EQ(*chosen.in_turn.plan, *plan_of(spec, profile, 0).plan);
+    EXPECT_EQ(fixed.in_turn.plan, nullptr);
+}
+
 TEST(Wavefront, IsNotChosenIfMemoryIsScarce) {
     Profile profile = large_gpu();
     profile.memory_bytes = std::uint64_t{1} << 30;

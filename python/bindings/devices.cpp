@@ -200,6 +200,7 @@ constexpr std::array kCounters = std::to_array<Counter>({
     {"bytes_downloaded", &Statistics::bytes_downloaded},
     {"bytes_imported", &Statistics::bytes_imported},
     {"bytes_allocated", &Statistics::bytes_allocated},
+    {"failed_waits", &Statistics::failed_waits},
     {"pipelines", &Statistics::pipelines},
     {"plans", &Statistics::plans},
     {"last_device_seconds", &Statistics::last_device_seconds},

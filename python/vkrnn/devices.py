@@ -242,6 +242,8 @@ class Device:
         - ``bytes_uploaded`` and ``bytes_downloaded``: copied from and to the host's memory
         - ``bytes_imported``: of NumPy arrays that the device read in place
         - ``bytes_allocated``, ``pipelines`` and ``plans``: held now
+        - ``failed_waits``: how often time loops were found to have run again, because workgroups had waited too long
+          for each other. From the third time on, layers run one after the other, except with `Device(wavefront=...)`.
         - ``last_device_seconds``: duration of the last finished call by the device's clock, without copies. Calls of
           `vkrnn.torch` and compiled programs of JAX on CUDA devices are not timed.
         - ``last_host_seconds``: time until the last call returned

@@ -44,7 +44,9 @@ const uint kCounterBytes = 128u;                    // from one barrier counter 
 const uint kMatrixOperand = kOwnView;        // operand of the steps' products, by region: see matrix_tiles.glsl
 const uint kMatrixTable = kOwnView + 1u;     // direction 0 is the table of positions, direction 1 the absmax values
 const uint kMatrixScales = kOwnView + 2u;    // backward: scales of the operand by region, row tile, slot and unit tile
-const uint kBarriers = kOwnView + 3u;        // persistent: give-up flag and barrier counters; see persistent.glsl
+// Persistent: direction 0 is the flag of a workgroup that gave up, and the barrier counters; direction 1 is the device's
+// word for failed waits. See persistent.glsl.
+const uint kBarriers = kOwnView + 3u;
 
 const uint kMatrixElements = 8u;                    // elements of a block per invocation
 

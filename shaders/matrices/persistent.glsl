@@ -32,6 +32,10 @@ SHARED(bool, arrived)
 // Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
 // line.
 INLINE Address barriers(Params p) { return params_of(p).at[2 * kBarriers]; }
+// Tells the host that steps run again.
+INLINE void report_failure(Params p) {
+    if (invocation() == 0) Words(params_of(p).at[2 * kBarriers + 1]).value = 1;
+}
 INLINE Address counter(Params p, Tile tile) {
     uint row_tiles = (params_of(p).N + tile_rows - 1) / tile_rows;
     return barriers(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kCounterBytes;
@@ -341,6 +345,7 @@ void main() {
     int begin = 0, increment = 1, end = min(push.step + steps, int(params_of(p).T));
 #endif
     if (alone != 0) {
+        report_failure(p);
         start_alone(p, tile);
         for (int step = begin; step != end; step += increment)
             for (tile.column_tile = 0; tile.column_tile < tiles; ++tile.column_tile) {

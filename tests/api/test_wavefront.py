@@ -132,6 +132,32 @@ def test_is_right_if_waits_fail(index: int) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(one).max())
 
 
+def test_is_left_out_once_waits_have_failed(index: int) -> None:
+    """Layers then run one after the other. Only an estimated wavefront is left out."""
+    if "persistent" not in vkrnn.Device(index).strategies["schedule"]:
+        pytest.skip("no loop whose workgroups wait for each other")
+    layers, source = layers_of("lstm", np.float32, count=4, units=256), draw(256, 1, I)
+    options: dict[str, Any] = {"schedule": "persistent", "max_spins": 0}
+    nets = [vkrnn.network(layers, device=vkrnn.Device(index, wavefront=n, **options)) for n in (None, 0)]
+    if not wavefronts(vkrnn.plan(nets[0].forward, source)):
+        pytest.skip("by the estimates, no wavefront is faster")
+
+    def run(net: vkrnn.Network) -> tuple[Any, int]:
+        before = net.device.statistics()["dispatches"]
+        output = np.asarray(net.forward(source).output)
+        return output, int(net.device.statistics()["dispatches"] - before)
+
+    wanted, in_turn = run(nets[1])
+    for failures in range(3):
+        assert nets[0].device.statistics()["failed_waits"] == failures
+        output, dispatches = run(nets[0])
+        np.testing.assert_allclose(output, wanted, rtol=0, atol=2e-5)
+        assert dispatches != in_turn
+    output, dispatches = run(nets[0])
+    assert dispatches == in_turn
+    np.testing.assert_array_equal(output, wanted)
+
+
 def test_is_the_same_on_every_run(index: int) -> None:
     net = vkrnn.network(layers_of("lstm", np.float32, count=4), device=vkrnn.Device(index, wavefront=4))
     source, above = draw(T, N, I), draw(T, N, H)

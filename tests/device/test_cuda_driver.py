@@ -167,6 +167,34 @@ print(driver.fake_cuda_streams())
 
 
 @needs_nvrtc
+def test_a_wavefront_is_left_out_once_waits_have_failed(fake: dict[str, str]) -> None:
+    """Its launches are then those of one layer after the other, which pack their weights in the first call."""
+    program = (
+        LAYERS
+        + """
+R = np.ones((1024, 256), np.float32)
+def launches(waits_fail, **wavefront):
+    device = vkrnn.Device("cuda:0", **wavefront)
+    net = vkrnn.network([("lstm", {"input_weight": R, "recurrent_weight": R})] * 4, device=device)
+    counts = []
+    for _ in range(5):
+        before = driver.fake_cuda_launches()
+        net.forward(np.ones((256, 1, 256), np.float32))
+        counts.append(driver.fake_cuda_launches() - before)
+        if waits_fail: driver.fake_cuda_fail_a_wait()
+    print(device.statistics()["failed_waits"])
+    device.close()
+    return counts
+before = driver.fake_cuda_host_allocations()
+chosen, failing, in_turn = launches(False), launches(True), launches(True, wavefront=0)
+print(chosen[0] != in_turn[0], failing == chosen[:3] + in_turn[:2], driver.fake_cuda_host_allocations() == before)
+"""
+    )
+    lines = run(program, fake).splitlines()
+    assert lines == ["0", "5", "5", "True True True"]
+
+
+@needs_nvrtc
 @pytest.mark.parametrize("failure", ["cuStreamCreate:2:2:1", "cuStreamWaitEvent:999:3:1", "cuEventRecord:999:4:1"])
 def test_a_wavefront_that_fails(fake: dict[str, str], failure: str) -> None:
     """The call's memory is freed, its streams go back, and the next call works."""

@@ -60,7 +60,10 @@ def test_a_wait_that_gives_up_repeats_the_call(device: vkrnn.Device, lengths: li
     ideal = reference.lstm(**arrays, **more, descriptor=descriptor)
     got = vkrnn.lstm(**arrays, **more, descriptor=descriptor, device=device)
     assert vkrnn.plan(vkrnn.lstm, **arrays, **more, descriptor=descriptor, device=device).strategy["max_spins"] == 0
+    failed = device.statistics()["failed_waits"]
+    assert failed > 0
     again = vkrnn.lstm(**arrays, **more, descriptor=descriptor, device=device)
+    assert device.statistics()["failed_waits"] == failed + 1
     for name in ("output", "cell_output", "z_state"):
         assert error(getattr(got, name), getattr(ideal, name)) < tolerance, name
         assert np.array_equal(np.asarray(getattr(got, name)), np.asarray(getattr(again, name))), name

@@ -31,6 +31,8 @@ static Result failure(const char* function, int* calls) {
 
 static int allocations, launches, contexts, streams, lane_launches;
 static size_t held;
+static int host_allocations;
+static uint32_t* host_word;  // in the host memory that was allocated last
 
 static int is_hidden(void) {
     const char* visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -74,6 +76,9 @@ FUNCTION(cuCtxPopCurrent_v2, (void** context), *context = &contexts)
 FUNCTION(cuCtxSynchronize, (void), )
 FUNCTION(cuMemAlloc_v2, (uint64_t * address, size_t bytes), *address = (uint64_t)(uintptr_t)aligned_alloc(256, bytes))
 FUNCTION(cuMemFree_v2, (uint64_t address), free((void*)(uintptr_t)address))
+FUNCTION(cuMemHostAlloc, (void** memory, size_t bytes, unsigned flags), (void)flags; *memory = host_word = malloc(bytes);
+         ++host_allocations)
+FUNCTION(cuMemFreeHost, (void* memory), free(memory); --host_allocations)
 FUNCTION(cuMemGetInfo_v2, (size_t * free, size_t* total), *total = (size_t)8 << 30; *free = *total - held)
 FUNCTION(cuMemPoolCreate, (void** pool, const void* properties), (void)properties; *pool = &held)
 FUNCTION(cuMemPoolDestroy, (void* pool), (void)pool)
@@ -132,5 +137,7 @@ FUNCTION(cuLaunchKernel,
 // For tests: what is still allocated, how many kernels were launched, and the streams that exist.
 int fake_cuda_allocations(void) { return allocations; }
 int fake_cuda_launches(void) { return launches; }
+int fake_cuda_host_allocations(void) { return host_allocations; }
+void fake_cuda_fail_a_wait(void) { *host_word = 1; }  // as kernels do
 int fake_cuda_streams(void) { return streams; }
 int fake_cuda_lane_launches(void) { return lane_launches; }  // on streams that were created

@@ -216,8 +216,8 @@ def _a_dtype_is_another(rng: Generator, call: Drawn) -> None:
 def _cancels(function: str, name: str) -> bool:
     """Return whether a large number in the argument makes differences of large numbers, which have large errors.
 
-    The parts in a blend, or of a reset, add up to 1. The gradients of the sLSTM's gates take away the stabilizer's, which has the same
-    terms; they are small if the states before and after a step belong together.
+    The parts in a blend, or of a reset, add up to 1. The gradients of the sLSTM's gates take away the stabilizer's,
+    which has the same terms; they are small if the states before and after a step belong together.
     """
     states = ("init_cell", "init_normalizer", "cell_output_fwd", "normalizer_output_fwd")
     parts = ("reset", "zoneout_mask", "zoneout_cell_mask", "leak")

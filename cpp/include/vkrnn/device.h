@@ -33,6 +33,7 @@ struct Statistics {
     std::uint64_t bytes_downloaded = 0;  // copied to host memory
     std::uint64_t bytes_imported = 0;    // host memory that the device read in place
     std::uint64_t bytes_allocated = 0;   // device memory held now
+    std::uint64_t failed_waits = 0;      // times that time loops were found to have run again: see run/failed_waits.h
     std::uint64_t pipelines = 0;         // compiled pipelines held now
     std::uint64_t plans = 0;             // plans held now
     double last_device_seconds = 0.0;    // device time of the last finished call, without copies

@@ -76,11 +76,12 @@ Block make_block(const Struct& value) {
 }
 
 enum class Role : std::uint8_t {
-    input,      // the caller's array, or filled from it before the first step
-    result,     // the caller's array, or copied to it after the last step
-    scratch,    // neither; contents undefined at the start
-    constant,   // filled from `contents` before the first step
-    prepacked,  // an input's elements in another order; filled by dispatches, or kept from an earlier call
+    input,         // the caller's array, or filled from it before the first step
+    result,        // the caller's array, or copied to it after the last step
+    scratch,       // neither; contents undefined at the start
+    constant,      // filled from `contents` before the first step
+    prepacked,     // an input's elements in another order; filled by dispatches, or kept from an earlier call
+    failed_waits,  // the device's word for all calls, which is set if workgroups gave up waiting for each other
 };
 std::string_view name_of(Role role);
 
@@ -223,9 +224,10 @@ struct Plan {
     double flops = 0;  // of the matrix products
     // Estimated times: of the time loop, and of the products and sums around it.
     double loop_microseconds = 0, products_microseconds = 0;
-    // In a plan for the CPU that has wavefronts: the plan of the same call without them. Its inputs and results are
-    // those of this plan. A call uses it if it has too few threads for a wavefront, or steps that are worth all
-    // threads.
+    // In a plan that has wavefronts which the caller did not ask for: the plan of the same call without them. Its
+    // inputs and results are those of this plan. A call on the CPU uses it if it has too few threads for a wavefront,
+    // or steps that are worth all threads. Calls on a GPU use it if waits between workgroups have failed there: see
+    // run/failed_waits.h.
     OtherPlan in_turn = {};
     std::uint64_t shared = 0;  // bytes that a call saves because buffers that are not needed together share memory
 

@@ -95,6 +95,10 @@ std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
     return add_buffer(std::move(name), Role::scratch, bytes(elements));
 }
 
+std::size_t PlanBuilder::failed_waits() {
+    return add_buffer("failed waits", Role::failed_waits, sizeof(std::uint32_t));
+}
+
 std::size_t PlanBuilder::scratch_like(std::size_t other, std::string name, std::int64_t elements) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(elements) * element_bytes(other);
     const std::size_t buffer = add_buffer(std::move(name), Role::scratch, bytes);

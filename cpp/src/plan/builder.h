@@ -153,6 +153,8 @@ public:
     // calls with the same array reuse the contents. The dispatches that fill the buffer must name it in `fills`.
     std::size_t prepacked(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
                           bool optional = false);
+    // Adds the device's word of that role.
+    std::size_t failed_waits();
     std::size_t kernel(std::string shader, Constants constants);
     // Returns the cell kernel with this name for the call's cell.
     std::size_t cell_kernel(const std::string& name, Constants constants);

@@ -17,6 +17,7 @@ std::string_view name_of(Role role) {
         case Role::scratch: return "scratch";
         case Role::constant: return "constant";
         case Role::prepacked: return "packed";  // in the texts of plans and in Plan.buffers
+        case Role::failed_waits: return "failed waits";
     }
     return "";
 }

@@ -48,6 +48,13 @@ double time_of(const Plan& plan) { return plan.loop_microseconds + plan.products
 NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, const PlanOf& plan_of,
                               std::optional<std::int64_t> wavefront) {
     NetworkPlan best = join_layers(spec, {}, profile, plan_of);
+    const std::shared_ptr<const Plan> in_turn = best.plan;
+    const auto with_in_turn = [&](NetworkPlan made) {
+        auto plan = std::make_shared<Plan>(*made.plan);
+        plan->in_turn = {in_turn};
+        made.plan = std::move(plan);
+        return made;
+    };
     const std::int64_t T = spec.layers.front().T;
     // Returns nothing if the layers cannot run so.
     const auto joined = [&](const Lanes& lanes) -> std::optional<NetworkPlan> {
@@ -67,12 +74,7 @@ NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, c
         const std::int64_t steps = wavefront.value_or(std::max(kLeastCpuSteps, ceil_div(T, kCpuPieces)));
         std::optional<NetworkPlan> made = joined({steps, groups_of(spec, spec.layers.size())});
         if (!made || (!wavefront && made->plan->peak_bytes() > most_bytes)) return best;
-        if (decides && !wavefront) {
-            auto plan = std::make_shared<Plan>(*made->plan);
-            plan->in_turn = {std::move(best.plan)};
-            made->plan = std::move(plan);
-        }
-        return std::move(*made);
+        return wavefront ? std::move(*made) : with_in_turn(std::move(*made));
     }
     if (profile.type == DeviceType::cpu) return best;  // Vulkan on a CPU
     double least = costs_of(profile).lanes.most_time * time_of(*best.plan);
@@ -85,7 +87,7 @@ NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, c
             least = time_of(*made->plan);
             best = std::move(*made);
         }
-    return best;
+    return best.plan == in_turn ? best : with_in_turn(std::move(best));
 }
 
 }  // namespace vkrnn

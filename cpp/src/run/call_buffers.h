@@ -87,7 +87,7 @@ public:
                 role == Role::prepacked
                     ? is_left_out(full_, buffer) ||
                           std::ranges::find(prepacked_, buffer, &Prepacked::buffer) != prepacked_.end()
-                    : role == Role::input || role == Role::result || is_excepted(buffer);
+                    : role == Role::input || role == Role::result || role == Role::failed_waits || is_excepted(buffer);
             if (!is_bound) scratch_.push_back(buffer);
         }
         layout_ = place_scratch(plan_, scratch_, alignment, limit);

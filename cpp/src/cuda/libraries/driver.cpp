@@ -54,6 +54,8 @@ struct Opened {
         find(all.CtxSynchronize, "cuCtxSynchronize");
         find(all.MemAlloc, "cuMemAlloc_v2");
         find(all.MemFree, "cuMemFree_v2");
+        find(all.MemHostAlloc, "cuMemHostAlloc");
+        find(all.MemFreeHost, "cuMemFreeHost");
         find(all.MemGetInfo, "cuMemGetInfo_v2");
         find(all.MemPoolCreate, "cuMemPoolCreate");
         find(all.MemPoolDestroy, "cuMemPoolDestroy");

@@ -78,6 +78,8 @@ struct Functions {
     Result (*CtxSynchronize)();
     Result (*MemAlloc)(Address* address, std::size_t bytes);
     Result (*MemFree)(Address address);
+    Result (*MemHostAlloc)(void** memory, std::size_t bytes, unsigned flags);
+    Result (*MemFreeHost)(void* memory);
     Result (*MemGetInfo)(std::size_t* free, std::size_t* total);
     Result (*MemPoolCreate)(MemoryPool* pool, const PoolProperties* properties);
     Result (*MemPoolDestroy)(MemoryPool pool);

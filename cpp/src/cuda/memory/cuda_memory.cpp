@@ -8,6 +8,11 @@
 #include "base/system.h"
 
 namespace vkrnn::cuda {
+namespace {
+
+constexpr unsigned kPortable = 1, kMapped = 2;  // flags of MemHostAlloc
+
+}  // namespace
 
 Memory::Memory(DeviceNumber device) : device_(device), process_(system::process_id()) {
     const Functions& cu = driver();
@@ -23,6 +28,9 @@ Memory::Memory(DeviceNumber device) : device_(device), process_(system::process_
         check(cu.MemAlloc(&zeros_, kZeroBytes));
         check(cu.MemsetD8Async(zeros_, 0, kZeroBytes, Stream::legacy));
         check(cu.CtxSynchronize());  // kernels on all streams read the zeros
+        void* word = nullptr;
+        check(cu.MemHostAlloc(&word, sizeof(std::uint32_t), kPortable | kMapped));
+        failed_waits_ = static_cast<std::uint32_t*>(word);
     } catch (...) {
         if (zeros_ != 0) cu.MemFree(zeros_);
         if (pool_ != MemoryPool{}) cu.MemPoolDestroy(pool_);
@@ -40,6 +48,7 @@ Memory::~Memory() {
         release_due();
         cu.MemPoolDestroy(pool_);
         cu.MemFree(zeros_);
+        cu.MemFreeHost(failed_waits_);
     } catch (const DriverError&) {  // the driver has already shut down
     }
     cu.DevicePrimaryCtxRelease(device_);

@@ -43,6 +43,8 @@ public:
     // Returns the address of kZeroBytes bytes of zeros, which nothing may overwrite.
     static constexpr std::uint64_t kZeroBytes = 1 << 16;
     [[nodiscard]] Address zeros() const { return zeros_; }
+    // Returns the word of Role::failed_waits. It is in host memory, at the address that the device uses, too.
+    [[nodiscard]] std::uint32_t& failed_waits() const { return *failed_waits_; }
     // Returns true in a process that was forked after the object was made. Such a process must not use the driver.
     [[nodiscard]] bool is_foreign() const;
 
@@ -72,6 +74,7 @@ private:
     Context context_{};
     MemoryPool pool_{};
     Address zeros_ = 0;
+    std::uint32_t* failed_waits_ = nullptr;
     mutable ForkSafeMutex mutex_;
     std::list<std::pair<Event, std::function<void()>>> waiting_;
 };

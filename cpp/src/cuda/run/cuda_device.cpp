@@ -40,7 +40,7 @@ CudaDevice::CudaDevice(int ordinal, Profile profile, StrategyChoice fixed, Tunin
         DeviceNumber device = 0;
         check(driver().DeviceGet(&device, ordinal));
         session_ = std::make_shared<Session>(device, attribute_of(device, DeviceAttribute::major),
-                                             attribute_of(device, DeviceAttribute::minor));
+                                             attribute_of(device, DeviceAttribute::minor), profile_.name);
         memory_ = session_->memory;
     } catch (...) {
         rethrow_translated("opening the device: ");
@@ -67,6 +67,7 @@ void CudaDevice::close() {
         const std::size_t kernels = closing->modules->size();
         const std::lock_guard lock(state_mutex_);
         statistics_.pipelines = kernels;
+        statistics_.failed_waits = closing->failed_waits.look();
         retire();
         for (const Pending& each : pending_) events_.insert(events_.end(), {each.start, each.end});
         pending_.clear();
@@ -156,13 +157,13 @@ Event CudaDevice::event() const {
     return found;
 }
 
-void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+void CudaDevice::run(const std::shared_ptr<const Plan>& given, std::span<const InputLocation> inputs,
                      std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
-    if (plan->kernels.empty()) {
+    if (given->kernels.empty()) {
         static_cast<void>(usable_session(prefix));
-        clear_results(*this, *plan, results, poll);
+        clear_results(*this, *given, results, poll);
         const std::lock_guard lock(state_mutex_);
         ++statistics_.calls;
         statistics_.last_host_seconds = seconds_since(start);
@@ -173,6 +174,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
             throw DriverError{kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED (simulated)"};
         const bool capturing = is_capturing(stream);
         if (!capturing) session.memory->release_due();
+        const std::shared_ptr<const Plan> plan = session.failed_waits.choose(given);
         const std::vector<LoadedKernel> kernels = session.modules->get(plan->kernels, prefix, poll);
         Execution execution(session.memory, *plan, stream, current_allocator, *session.side_streams);
         // Calls that are captured in a graph, and those with memory of another library, are not timed.
@@ -288,7 +290,10 @@ Statistics CudaDevice::statistics() const {
         if (usable) statistics.bytes_allocated = memory->held();
     } catch (const DriverError&) {  // the device was lost
     }
-    if (session) statistics.pipelines = session->modules->size();
+    if (session) {
+        statistics.pipelines = session->modules->size();
+        statistics.failed_waits = session->failed_waits.look();
+    }
     statistics.plans = plans_.size();
     return statistics;
 }

@@ -16,6 +16,7 @@
 #include "cuda/memory/cuda_memory.h"
 #include "cuda/run/side_streams.h"
 #include "plan/plan_cache.h"
+#include "run/failed_waits.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cuda {
@@ -61,7 +62,8 @@ public:
 private:
     // What an open device works with. Calls keep it while they run.
     struct Session {
-        Session(DeviceNumber device, int major, int minor) : memory(std::make_shared<Memory>(device)) {
+        Session(DeviceNumber device, int major, int minor, const std::string& name)
+            : memory(std::make_shared<Memory>(device)), failed_waits(memory->failed_waits(), name) {
             const Current current(memory->context());
             modules = std::make_unique<Modules>(major, minor,
                                                 attribute_of(device, DeviceAttribute::max_launch_shared_memory));
@@ -80,6 +82,7 @@ private:
         Session& operator=(const Session&) = delete;
 
         std::shared_ptr<Memory> memory;
+        FailedWaits failed_waits;
         std::unique_ptr<Modules> modules;
         std::unique_ptr<Products> products = std::make_unique<Products>();
         std::unique_ptr<SideStreams> side_streams = std::make_unique<SideStreams>();

@@ -90,6 +90,9 @@ CudaStorage& Execution::use(const Storage& storage) {
 void Execution::place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
     const bool has_zeros = plan_.buffers.at(kZerosBuffer).bytes <= Memory::kZeroBytes;
     if (has_zeros) placements_[kZerosBuffer] = memory_->zeros();
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i)
+        if (plan_.buffers[i].role == Role::failed_waits)
+            placements_[i] = reinterpret_cast<std::uintptr_t>(&memory_->failed_waits());
     buffers_.lay_out(kCudaAlignment, ~std::uint64_t{0}, [&](std::size_t buffer) {
         return (has_zeros && buffer == kZerosBuffer) || plan_.buffers[buffer].role == Role::constant;
     });

@@ -266,6 +266,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     const std::size_t barriers = builder.scratch("barriers", cells * abi::kCounterBytes / std::int64_t{sizeof(float)});
     builder.clear(barriers);
     plan.views().address(abi::kBarriers, 0, barriers);
+    plan.views().address(abi::kBarriers, 1, builder.failed_waits());
 
     const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
                         builder.parameters(), {});

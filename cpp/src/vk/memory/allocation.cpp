@@ -18,6 +18,7 @@ BufferUsageFlags usage_of(Use use) {
         case Use::device: return kDeviceUsage;
         case Use::upload: return BufferUsageFlagBits::eTransferSrc;
         case Use::download: return BufferUsageFlagBits::eTransferDst;
+        case Use::reports: return kInputUsage;
     }
     return {};
 }
@@ -33,7 +34,7 @@ std::uint32_t type_of(const LogicalDevice& device, Use use, std::uint32_t possib
     }
     // Prefers cached memory, because the host reads uncached memory very slowly.
     const auto cached = memory_type(memory, kCoherent | MemoryPropertyFlagBits::eHostCached, possible);
-    return use == Use::download && cached ? *cached : memory_type(memory, kCoherent, possible).value();
+    return use != Use::upload && cached ? *cached : memory_type(memory, kCoherent, possible).value();
 }
 
 std::uint64_t address_of(const LogicalDevice& device, const raii::Buffer& buffer) {
@@ -49,7 +50,7 @@ bool is_aligned(const void* data, std::uint64_t alignment) {
 
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
     static std::atomic<std::uint64_t> last_number = 0;
-    const bool addressed = use == Use::device;
+    const bool addressed = use == Use::device || use == Use::reports;
     Allocation made;
     const auto& families = device.families();
     made.buffer = raii::Buffer(
@@ -70,7 +71,7 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
     if (addressed) {
         made.whole.address = address_of(device, made.buffer);
     }
-    if (!addressed || device.unified_memory()) {
+    if (use != Use::device || device.unified_memory()) {
         made.whole.host = static_cast<std::byte*>(made.memory.mapMemory(0, VK_WHOLE_SIZE));
     }
     return made;

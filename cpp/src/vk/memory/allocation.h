@@ -14,6 +14,7 @@ enum class Use : std::uint8_t {
     device,    // kernels read and write it; host-visible if the device's memory is unified
     upload,    // the host writes it and the device copies from it
     download,  // the device copies to it and the host reads it
+    reports,   // kernels write it and the host reads it
 };
 
 // A piece of a buffer, valid as long as the memory of the buffer.

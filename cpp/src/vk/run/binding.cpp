@@ -32,7 +32,10 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
       host_waits_(host_waits),
       process_(system::process_id()),
       placements_(plan.buffers.size()),
-      buffers_(plan) {}
+      buffers_(plan) {
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i)
+        if (plan.buffers[i].role == Role::failed_waits) placements_[i] = pools_.failed_waits;
+}
 
 Binding::~Binding() {
     if (process_ != system::process_id()) {

@@ -16,10 +16,11 @@
 
 namespace vkrnn::vk {
 
-// The pools in which a device's arrays are allocated.
+// The pools in which a device's arrays are allocated, and what all calls share.
 struct Pools {
     std::shared_ptr<Pool> device;
     std::shared_ptr<Pool> results;  // host memory that the device writes; used if the host cannot see `device`
+    Slice failed_waits;             // the word of that role
 
     // Casts to PoolStorage. Throws std::invalid_argument if the storage belongs to another device.
     [[nodiscard]] PoolStorage& own(const Storage& storage) const;

@@ -28,10 +28,11 @@ double first_capacity(const Plan& plan, const Profile& profile, bool wait) {
     return (cpu && wait ? 0.1 : 1.0) / std::max(seconds, 1e-12);
 }
 
-void count_submitted(const Session& session, Statistics& statistics) {
+void count_submitted(Session& session, Statistics& statistics) {
     statistics.submissions = session.submissions();
     statistics.dispatches = session.recorder.dispatches();
     statistics.replayed = session.recorder.replayed();
+    statistics.failed_waits = session.failed_waits.look();
 }
 
 }  // namespace
@@ -174,11 +175,12 @@ void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_v
     }
 }
 
-void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+void Executor::run(const std::shared_ptr<const Plan>& given, std::span<const InputLocation> inputs,
                    std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto session = usable_session(prefix);
+    const std::shared_ptr<const Plan> plan = session->failed_waits.choose(given);
     if (plan->kernels.empty()) {
         clear_results(*this, *plan, results, poll);
         const std::lock_guard lock(state_mutex_);

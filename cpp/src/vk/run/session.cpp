@@ -23,7 +23,10 @@ Session::Session(SelectedDevice selected)
       upload_timeline(&device->upload_queue() == &device->compute_queue()
                           ? timeline
                           : std::make_shared<Timeline>(device, device->upload_queue())),
-      pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download)},
+      shared_word(allocate(*device, Use::reports, sizeof(std::uint32_t))),
+      failed_waits(*reinterpret_cast<std::uint32_t*>(shared_word.whole.host), device->profile().name),
+      pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download),
+            shared_word.whole},
       for_host(std::min(kMostForHost, host_memory_available() / 8)),
       arena(*device),
       pipelines(*timeline),

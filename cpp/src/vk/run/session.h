@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "run/failed_waits.h"
 #include "vk/commands/command_stream.h"
 #include "vk/commands/recorder.h"
 #include "vk/commands/transfer.h"
@@ -34,6 +35,8 @@ struct Session {
     // them; otherwise both pointers are equal.
     std::shared_ptr<const LogicalDevice> device;
     std::shared_ptr<Timeline> timeline, upload_timeline;
+    Allocation shared_word;
+    FailedWaits failed_waits;
     Pools pools;
     std::uint64_t for_host;  // limit, in bytes, of pinned memory for results
     Workers workers;
