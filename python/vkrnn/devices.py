@@ -248,7 +248,9 @@ class Device:
           `vkrnn.torch` and compiled programs of JAX on CUDA devices are not timed.
         - ``last_host_seconds``: time until the last call returned
         """
-        return (self._opened or self._open()).statistics()
+        counted = (self._opened or self._open()).statistics()
+        log_reports()
+        return counted
 
     def __enter__(self) -> Self:
         """Make this the default device."""
