@@ -157,13 +157,13 @@ Event CudaDevice::event() const {
     return found;
 }
 
-void CudaDevice::run(const std::shared_ptr<const Plan>& given, std::span<const InputLocation> inputs,
+void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
                      std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
-    if (given->kernels.empty()) {
+    if (plan->kernels.empty()) {
         static_cast<void>(usable_session(prefix));
-        clear_results(*this, *given, results, poll);
+        clear_results(*this, *plan, results, poll);
         const std::lock_guard lock(state_mutex_);
         ++statistics_.calls;
         statistics_.last_host_seconds = seconds_since(start);
@@ -174,9 +174,9 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& given, std::span<const I
             throw DriverError{kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED (simulated)"};
         const bool capturing = is_capturing(stream);
         if (!capturing) session.memory->release_due();
-        const std::shared_ptr<const Plan> plan = session.failed_waits.choose(given);
-        const std::vector<LoadedKernel> kernels = session.modules->get(plan->kernels, prefix, poll);
-        Execution execution(session.memory, *plan, stream, current_allocator, *session.side_streams);
+        const std::shared_ptr<const Plan> used = session.failed_waits.choose(plan);
+        const std::vector<LoadedKernel> kernels = session.modules->get(used->kernels, prefix, poll);
+        Execution execution(session.memory, *used, stream, current_allocator, *session.side_streams);
         // Calls that are captured in a graph, and those with memory of another library, are not timed.
         Pending pending{{}, {}, prefix};
         try {

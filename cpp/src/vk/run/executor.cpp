@@ -175,20 +175,20 @@ void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_v
     }
 }
 
-void Executor::run(const std::shared_ptr<const Plan>& given, std::span<const InputLocation> inputs,
+void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
                    std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto session = usable_session(prefix);
-    const std::shared_ptr<const Plan> plan = session->failed_waits.choose(given);
-    if (plan->kernels.empty()) {
-        clear_results(*this, *plan, results, poll);
+    const std::shared_ptr<const Plan> used = session->failed_waits.choose(plan);
+    if (used->kernels.empty()) {
+        clear_results(*this, *used, results, poll);
         const std::lock_guard lock(state_mutex_);
         ++statistics_.calls;
         statistics_.last_host_seconds = seconds_since(start);
         return;
     }
-    Binding binding(session->pools, session->workers, *plan, wait);
+    Binding binding(session->pools, session->workers, *used, wait);
     Point point = 0;
     with_lock(submit_mutex_, prefix, poll, [&](Session& locked) {
         {
@@ -199,7 +199,7 @@ void Executor::run(const std::shared_ptr<const Plan>& given, std::span<const Inp
         binding.find_prepacked(inputs, results);
         const std::uint64_t bytes = binding.temporary_bytes(inputs, results);
         if (bytes > locked.arena.held()) {
-            require_room(*plan, bytes, label);
+            require_room(*used, bytes, label);
         }
         binding.place_scratch(locked.arena);
         if (lose_next_.exchange(false)) {
@@ -209,8 +209,8 @@ void Executor::run(const std::shared_ptr<const Plan>& given, std::span<const Inp
         locked.transfer.discard();
         binding.bind(inputs, results, locked.transfer, poll);
         locked.stream.after(*locked.upload_timeline, binding.arrays_uploaded());
-        locked.stream.start(first_capacity(*plan, profile_, wait), wait);
-        point = locked.recorder.run(plan, binding.placements(), binding.full(), binding.before(), binding.after(),
+        locked.stream.start(first_capacity(*used, profile_, wait), wait);
+        point = locked.recorder.run(used, binding.placements(), binding.full(), binding.before(), binding.after(),
                                     label, poll);
         locked.transfer.submitted(point);
         binding.submitted(point);
