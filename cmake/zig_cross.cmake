@@ -1,5 +1,7 @@
 # A toolchain file for Windows and macOS with the compiler of zig. Programs for Windows run under Wine.
 include(${CMAKE_CURRENT_LIST_DIR}/zig.cmake)
+# zig checks code for undefined behaviour if it is compiled without optimization, with a library that it does not link.
+set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=undefined")
 if(ZIG_TARGET MATCHES "windows")
     set(CMAKE_SYSTEM_NAME Windows)
     find_program(WINE NAMES wine64 wine PATHS /usr/lib/wine)
@@ -8,7 +10,7 @@ else()
     set(CMAKE_SYSTEM_NAME Darwin)
     set(CMAKE_INSTALL_NAME_TOOL :)  # CMake insists on this program, and nothing is installed
     # In zig 0.17 for macOS, <float.h> defines nothing if <math.h> has been included before.
-    set(CMAKE_CXX_FLAGS_INIT "-include float.h")
+    string(APPEND CMAKE_CXX_FLAGS_INIT " -include float.h")
 endif()
 set(CMAKE_SYSTEM_PROCESSOR ${processor})
 
