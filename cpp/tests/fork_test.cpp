@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <mutex>
 #include <thread>
 
 #include "base/fork_safe_mutex.h"
@@ -17,29 +18,56 @@ bool is_locked(ForkSafeMutex& mutex) {
     return false;
 }
 
-// A fork that waited for the inner mutex first would deadlock with a thread that holds it and needs the outer one.
+bool is_locked_elsewhere(ForkSafeMutex& mutex) {
+    return std::async(std::launch::async, [&] { return is_locked(mutex); }).get();
+}
+
+// A fork that waited for the other mutex first would deadlock with a thread that holds it and needs the outer one.
 TEST(Fork, LocksTheOuterMutexFirst) {
-    ForkSafeMutex inner, outer(ForkSafeMutex::Kind::outer);
-    inner.lock();
+    ForkSafeMutex other(ForkSafeMutex::Kind::driver), outer(ForkSafeMutex::Kind::outer);
+    other.lock();
     std::thread fork([] {
         hold_before_fork();
         release_after_fork();
     });
     while (!is_locked(outer)) std::this_thread::yield();
-    inner.unlock();
+    other.unlock();
     fork.join();
 }
 
-TEST(Fork, HoldsEveryMutexUntilTheEnd) {
-    ForkSafeMutex inner, outer(ForkSafeMutex::Kind::outer);
-    const auto are_locked = [&] {
-        return std::async(std::launch::async, [&] { return is_locked(inner) && is_locked(outer); }).get();
-    };
+TEST(Fork, HoldsThoseThatAreLockedInDriversUntilTheEnd) {
+    ForkSafeMutex driver(ForkSafeMutex::Kind::driver), outer(ForkSafeMutex::Kind::outer);
     hold_before_fork();
-    EXPECT_TRUE(are_locked());
+    EXPECT_TRUE(is_locked_elsewhere(driver));
+    EXPECT_TRUE(is_locked_elsewhere(outer));
     release_after_fork();
-    EXPECT_FALSE(is_locked(inner));
+    EXPECT_FALSE(is_locked(driver));
     EXPECT_FALSE(is_locked(outer));
+}
+
+// Python runs other hooks meanwhile, which may wait for a lock of another thread that uses the core.
+TEST(Fork, LeavesOtherThreadsTheCoreUntilItBegins) {
+    ForkSafeMutex inner;
+    hold_before_fork();
+    EXPECT_FALSE(is_locked_elsewhere(inner));
+    std::async(std::launch::async, [] { const ForkSafeMutex made; }).get();
+    release_after_fork();
+}
+
+// Hooks and the garbage collector run in the thread that forks.
+TEST(Fork, MayUseTheCoreMeanwhile) {
+    ForkSafeMutex outer(ForkSafeMutex::Kind::outer);
+    hold_before_fork();
+    {
+        const std::lock_guard lock(outer);
+        const ForkSafeMutex made(ForkSafeMutex::Kind::driver);
+    }
+    ForkSafeMutex stays(ForkSafeMutex::Kind::driver);
+    EXPECT_TRUE(is_locked_elsewhere(outer));
+    EXPECT_TRUE(is_locked_elsewhere(stays));
+    release_after_fork();
+    EXPECT_FALSE(is_locked(outer));
+    EXPECT_FALSE(is_locked(stays));
 }
 
 // Otherwise, a child forked while another thread makes the value would wait for ever.

@@ -120,6 +120,78 @@ def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool, code: int) ->
     assert (done.returncode, done.stdout) == (0, f"{[code] * 2}\n"), done.stderr
 
 
+# Hooks that are registered before vkrnn is imported run while its own hold drivers for the fork.
+HOOKED = """
+    import gc, os, sys, threading
+    hook = lambda name: None
+    names = ("before", "after_in_parent", "after_in_child")
+    os.register_at_fork(**{name: lambda name=name: hook(name) for name in names})
+    import numpy as np
+    import vkrnn
+    from forked_child import end_of
+    gc.disable()
+    source, weight = np.ones((3, 2, 4), np.float32), np.eye(4, dtype=np.float32)
+    vkrnn.single_gate_rnn(source, weight)
+"""
+GARBAGE = """
+    garbage = [vkrnn.asarray(source), vkrnn.Device(0)]
+    garbage[1].synchronize()
+    garbage.append(garbage)
+    del garbage
+    hook = lambda name: gc.collect() if name == "{}" else None
+"""
+HOOKS = {
+    "before collects": GARBAGE.format("before"),
+    "after_in_parent collects": GARBAGE.format("after_in_parent"),
+    "after_in_child collects": GARBAGE.format("after_in_child"),
+    "all call": """
+    def hook(name):
+        vkrnn.single_gate_rnn(source, weight)
+        vkrnn.devices()
+    """,
+    "before waits for a thread that drops an array": """
+    lock, locked, waits = threading.Lock(), threading.Event(), threading.Event()
+    def hook(name):
+        if name == "before":
+            waits.set()
+            lock.acquire()
+        else:
+            lock.release()
+    def drop():
+        array = vkrnn.asarray(source)
+        with lock:
+            locked.set()
+            waits.wait()
+            del array
+    threading.Thread(target=drop).start()
+    locked.wait()
+    """,
+    "the interpreter clears a thread's values": """
+    values, ready = threading.local(), threading.Event()
+    def keep():
+        values.array = vkrnn.asarray(source)
+        ready.set()
+        threading.Event().wait()
+    threading.Thread(target=keep, daemon=True).start()
+    ready.wait()
+    """,
+}
+
+
+@needs_fork
+@pytest.mark.parametrize("what", HOOKS)
+def test_what_python_does_around_a_fork(what: str) -> None:
+    """While vkrnn holds drivers, Python runs other hooks and releases objects, and threads go on."""
+    ends = """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    print(end_of(pid))
+    """
+    done = run("".join(map(textwrap.dedent, (HOOKED, HOOKS[what], "\n", ends))))
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
 @needs_fork
 def test_multiprocessing_that_forks() -> None:
     """A forked pool works after calls of its parent, beside NumPy's matrix products."""

@@ -2,30 +2,41 @@
 // the data that they guard in a consistent state.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 
 namespace vkrnn {
 
-// A std::mutex with two rules. First, a thread that holds one must not construct another, and must not lock another
-// unless the one that it holds is an outer one. Second, a mutex that lives until the process ends must be constructed
-// when the library is loaded. If a function constructed it at its first use and the process were forked meanwhile, the
-// child would wait forever for the construction to finish.
+class ForkedMutexes;
+
+// A std::mutex with two rules. First, a thread that holds one must not construct another, and may lock another only of
+// a kind that a fork locks later. Second, a mutex that lives until the process ends must be constructed when the
+// library is loaded. If a function constructed it at its first use and the process were forked meanwhile, the child
+// would wait forever for the construction to finish.
 class ForkSafeMutex {
 public:
-    // A fork locks outer mutexes first, because their holder may have to lock an inner one before it can unlock. No
-    // thread locks two outer mutexes.
-    enum class Kind { inner, outer };
+    // Forks lock the kinds in this order. hold_before_fork() locks the first two, before drivers' own handlers of
+    // forks.
+    enum class Kind : std::uint8_t {
+        outer,   // its holder may be inside a driver, and may lock any other kind; no thread locks two of them
+        driver,  // its holder may be inside a driver
+        inner,   // its holder calls no driver, and nothing that waits for Python's lock
+    };
     explicit ForkSafeMutex(Kind kind = Kind::inner);
     ~ForkSafeMutex();
     ForkSafeMutex(const ForkSafeMutex&) = delete;
     ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
 
-    void lock() { mutex_.lock(); }
-    bool try_lock() { return mutex_.try_lock(); }
-    void unlock() { mutex_.unlock(); }
+    // Do nothing in a thread that holds all mutexes of the kind for a fork.
+    void lock();
+    bool try_lock();
+    void unlock();
 
 private:
+    friend class ForkedMutexes;
+
     std::mutex mutex_;
+    ForkedMutexes& all_;  // those that a fork locks together with this one
 };
 
 }  // namespace vkrnn

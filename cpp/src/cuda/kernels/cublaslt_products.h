@@ -42,7 +42,7 @@ private:
     struct Layout;
     const Matmul& matmul(const Kernel& kernel, const LibraryProduct& work);
 
-    ForkSafeMutex mutex_;  // guards the members below
+    ForkSafeMutex mutex_{ForkSafeMutex::Kind::driver};  // guards the members below
     cublas::Handle handle_{};
     // By constants, and by the bytes of a LibraryProduct without its addresses.
     using Key = std::pair<std::vector<std::uint32_t>, std::vector<std::byte>>;

@@ -43,7 +43,7 @@ private:
 
     std::shared_ptr<const Compiler> compiler_;
     int max_shared_memory_;
-    mutable ForkSafeMutex mutex_;
+    mutable ForkSafeMutex mutex_{ForkSafeMutex::Kind::driver};
     std::map<Kernel, LoadedKernel> loaded_;
     std::vector<Module> modules_;
 };

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ForkSafeMutex& mutex = *new ForkSafeMutex;  // NOLINT(cppcoreguidelines-owning-memory): used while the process ends
+ForkSafeMutex& mutex = *new ForkSafeMutex(
+    ForkSafeMutex::Kind::driver);  // NOLINT(cppcoreguidelines-owning-memory): used while the process ends
 std::vector<std::string>& folders = *new std::vector<std::string>;  // NOLINT(cppcoreguidelines-owning-memory): likewise
 
 // Adds the libraries in a folder, the latest versions first.

@@ -75,7 +75,7 @@ private:
     MemoryPool pool_{};
     Address zeros_ = 0;
     std::uint32_t* failed_waits_ = nullptr;
-    mutable ForkSafeMutex mutex_;
+    mutable ForkSafeMutex mutex_{ForkSafeMutex::Kind::driver};
     std::list<std::pair<Event, std::function<void()>>> waiting_;
 };
 

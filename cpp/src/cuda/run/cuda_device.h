@@ -115,8 +115,8 @@ private:
     PlanCache plans_;
     std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
 
-    mutable ForkSafeMutex state_mutex_;  // guards the members below
-    std::shared_ptr<Session> session_;   // null once closed
+    mutable ForkSafeMutex state_mutex_{ForkSafeMutex::Kind::driver};  // guards the members below
+    std::shared_ptr<Session> session_;                                // null once closed
     std::weak_ptr<const Memory> memory_;
     std::string failure_;  // how the device was lost
     mutable std::deque<Pending> pending_;

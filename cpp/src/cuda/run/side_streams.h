@@ -49,7 +49,7 @@ private:
     Side take(unsigned long long capture);
     void give_back(const std::vector<Side>& sides) noexcept;
 
-    ForkSafeMutex mutex_;
+    ForkSafeMutex mutex_{ForkSafeMutex::Kind::driver};
     std::vector<Side> free_;
 };
 
