@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -101,6 +100,9 @@ class Device:
     ) -> None:
         options = {"schedule": schedule, "gemm": gemm, "wavefront": wavefront, **parameters}
         self._index, self._profile = select(selector, "[Device] selector")
+        # Not a functools.cached_property, whose lock a forked child may find locked up to Python 3.11.
+        self.rounds_products = "matrices" in self.strategies["gemm"]
+        """Whether the device can round operands of float32 products, which ``float32="tf32"`` allows."""
         wanted = float32 if float32 is not None else os.environ.get("VKRNN_FLOAT32") or "ieee"
         self._precision = checked_precision(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")
         self._options = {name: value for name, value in options.items() if value is not None}
@@ -125,11 +127,6 @@ class Device:
     def strategies(self) -> dict[str, list[str]]:
         """The strategies that the device can run, for each part of a call: ``schedule`` and ``gemm``."""
         return _core.list_strategies(self._profile)
-
-    @functools.cached_property
-    def rounds_products(self) -> bool:
-        """Whether the device can round operands of float32 products, which ``float32="tf32"`` allows."""
-        return "matrices" in self.strategies["gemm"]
 
     @property
     def name(self) -> str:

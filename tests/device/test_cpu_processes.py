@@ -193,6 +193,34 @@ def test_what_python_does_around_a_fork(what: str) -> None:
 
 
 @needs_fork
+def test_a_fork_while_another_thread_asks_what_a_device_can_do() -> None:
+    """The child finds no lock of the question taken."""
+    program = """
+    import os, threading
+    import vkrnn
+    from forked_child import end_of
+    asks, end = threading.Event(), threading.Event()
+    class SlowDevice(vkrnn.Device):
+        @property
+        def strategies(self):
+            asks.set()
+            end.wait()
+            return super().strategies
+    thread = threading.Thread(target=lambda: SlowDevice(0).rounds_products)
+    thread.start()
+    asks.wait()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(vkrnn.Device("cpu (").rounds_products)
+    print(end_of(pid))
+    end.set()
+    thread.join()
+    """
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@needs_fork
 def test_multiprocessing_that_forks() -> None:
     """A forked pool works after calls of its parent, beside NumPy's matrix products."""
     program = (
