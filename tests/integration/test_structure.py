@@ -133,6 +133,25 @@ def test_only_the_vulkan_layer_includes_vulkan() -> None:
     assert found == [CPP / "src/vk/device/vulkan.h"]
 
 
+# Static variables that functions make under a mutex that no fork leaves locked, or while the library is loaded.
+MADE_SAFELY = {
+    "base/fork_safe_mutex.cpp",
+    "cuda/libraries/cublas.cpp",
+    "cuda/libraries/driver.cpp",
+    "cuda/libraries/nvrtc.cpp",
+    "vk/device/context.cpp",
+}
+
+
+def test_no_thread_makes_a_static_variable_of_a_function() -> None:
+    """A child that was forked meanwhile would wait for that thread for ever; base/lazy.h has what to use instead."""
+    made = re.compile(r"^ +static (?!constexpr|constinit|thread_local)[^()\n]*( = |\w\{)", re.MULTILINE)
+    found = {
+        path.relative_to(CPP / "src").as_posix() for path in CPP.glob("src/**/*.*") if made.search(path.read_text())
+    }
+    assert found == MADE_SAFELY
+
+
 PACKAGE = CPP.parent / "python/vkrnn"
 
 # The modules and packages of python/vkrnn from the bottom up. "vkrnn" is its __init__.py.

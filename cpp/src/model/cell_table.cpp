@@ -1,6 +1,7 @@
 // The names and shapes that the rows of cells.cpp refer to, and functions that find a row.
 #include <algorithm>
 
+#include "base/lazy.h"
 #include "vkrnn/cells.h"
 
 namespace vkrnn {
@@ -44,6 +45,57 @@ constexpr std::array<std::string_view, kOutputs> kOutputNames{
     "last_state", "last_cell",   "last_normalizer",   "last_stabilizer"};
 constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh", "sigmoid", "hard_sigmoid"};
 
+// Indexed by Argument.
+using ArgumentShapes = std::array<ShapeRule, kArguments + 1>;
+ArgumentShapes argument_shapes() {
+    using enum Axis;
+    const ShapeRule of_sequence{{{T, N, DH}}, {{T, N, DH}}};
+    const ShapeRule of_cells{{{T, N, DCH}}, {{T, N, DCH}}};
+    const ShapeRule of_gradient{{{N, DCH}, {one, N, DCH}, {T, N, DCH}}, {{N, DCH}, {one, N, DCH}, {T, N, DCH}}};
+    const ShapeRule of_blend{{{DH}, {T, N, DH}}, {{DH}, {T, N, DH}}};
+    const ShapeRule of_initial{{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}};
+    // The last rule is for a source without an input weight, whose channels are the gates.
+    return {{
+        {{{T, N, I}}, {{T, N, I}}},                              // source
+        {{{GH, head_units}}, {{D, GH, head_units}}},             // recurrent_weight
+        {{{T, N, DH}}, {{T, N, DH}}},                            // source_gradient
+        {{{T, N, DGH}}, {{T, N, DGH}}},                          // z_state
+        of_cells,                                                // cell_output_fwd
+        of_cells,                                                // normalizer_output_fwd
+        of_cells,                                                // stabilizer_output_fwd
+        of_sequence,                                             // output_fwd
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // state_gradient
+        of_gradient,                                             // cell_gradient
+        of_gradient,                                             // normalizer_gradient
+        of_gradient,                                             // stabilizer_gradient
+        {{{DGH, head_features}}, {{DGH, head_features}}},        // input_weight
+        {{{DGH}}, {{DGH}}},                                      // bias
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
+        of_initial,                                              // init_cell
+        of_initial,                                              // init_normalizer
+        of_initial,                                              // init_stabilizer
+        {{{T, N, DH}, {T, N, DGH}}, {{T, N, DH}, {T, N, DGH}}},  // mask: any shape that broadcasts to one of these
+        {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
+        {{{DH}}, {{DH}}},                                        // secondary_bias
+        {{{N}}, {{N}}},                                          // lengths
+        {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
+        {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
+        {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_cell
+        of_blend,                                                                // zoneout_mask
+        of_blend,                                                                // zoneout_cell_mask
+        {{{}, {one}, {DH}}, {{}, {one}, {DH}}},                                  // leak
+        {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
+        {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
+    }};
+}
+
+// Indexed by Output.
+using OutputShapes = std::array<SymbolicShape, kOutputs>;
+OutputShapes output_shapes() {
+    using enum Axis;
+    return {{{T, N, DH}, {T, N, DCH}, {T, N, DCH}, {T, N, DCH}, {T, N, DGH}, {N, DH}, {N, DCH}, {N, DCH}, {N, DCH}}};
+}
+
 }  // namespace
 
 std::string_view name_of(Argument argument) { return kArgumentNames.at(static_cast<std::size_t>(argument)); }
@@ -54,61 +106,14 @@ std::string_view name_of(Activation activation) {
 }
 
 const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
-    using enum Axis;
-    static const ShapeRule kOfSequence{{{T, N, DH}}, {{T, N, DH}}};
-    static const ShapeRule kOfCells{{{T, N, DCH}}, {{T, N, DCH}}};
-    static const ShapeRule kOfGradient{{{N, DCH}, {one, N, DCH}, {T, N, DCH}}, {{N, DCH}, {one, N, DCH}, {T, N, DCH}}};
-    static const ShapeRule kOfBlend{{{DH}, {T, N, DH}}, {{DH}, {T, N, DH}}};
-    static const ShapeRule kOfInitial{{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}};
-    // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
-    static const std::array<ShapeRule, kArguments + 1> kRules{{
-        {{{T, N, I}}, {{T, N, I}}},                              // source
-        {{{GH, head_units}}, {{D, GH, head_units}}},             // recurrent_weight
-        {{{T, N, DH}}, {{T, N, DH}}},                            // source_gradient
-        {{{T, N, DGH}}, {{T, N, DGH}}},                          // z_state
-        kOfCells,                                                // cell_output_fwd
-        kOfCells,                                                // normalizer_output_fwd
-        kOfCells,                                                // stabilizer_output_fwd
-        kOfSequence,                                             // output_fwd
-        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // state_gradient
-        kOfGradient,                                             // cell_gradient
-        kOfGradient,                                             // normalizer_gradient
-        kOfGradient,                                             // stabilizer_gradient
-        {{{DGH, head_features}}, {{DGH, head_features}}},        // input_weight
-        {{{DGH}}, {{DGH}}},                                      // bias
-        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
-        kOfInitial,                                              // init_cell
-        kOfInitial,                                              // init_normalizer
-        kOfInitial,                                              // init_stabilizer
-        {{{T, N, DH}, {T, N, DGH}}, {{T, N, DH}, {T, N, DGH}}},  // mask: any shape that broadcasts to one of these
-        {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
-        {{{DH}}, {{DH}}},                                        // secondary_bias
-        {{{N}}, {{N}}},                                          // lengths
-        {{{T, N}, {T, N, one}, {T, N, DH}}, {{T, N}, {T, N, one}, {T, N, DH}}},  // reset
-        {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_state
-        {{{N, DH}, {T, N, DH}}, {{N, DH}, {T, N, DH}}},                          // reset_cell
-        kOfBlend,                                                                // zoneout_mask
-        kOfBlend,                                                                // zoneout_cell_mask
-        {{{}, {one}, {DH}}, {{}, {one}, {DH}}},                                  // leak
-        {{{DGH}}, {{DGH}}},                                                      // recurrent_bias
-        {{{T, N, DGH}}, {{T, N, DGH}}},                                          // source without input_weight
-    }};
-    if (argument == source && !has_input_weight) return kRules.back();
-    return kRules.at(static_cast<std::size_t>(argument));
+    static constinit Lazy<ArgumentShapes> shapes;
+    const ArgumentShapes& all = shapes.get(argument_shapes);
+    return argument == source && !has_input_weight ? all.back() : all.at(static_cast<std::size_t>(argument));
 }
 
 const SymbolicShape& shape_rule(Output output) {
-    using enum Axis;
-    static const std::array<SymbolicShape, kOutputs> kRules{{{T, N, DH},
-                                                             {T, N, DCH},
-                                                             {T, N, DCH},
-                                                             {T, N, DCH},
-                                                             {T, N, DGH},
-                                                             {N, DH},
-                                                             {N, DCH},
-                                                             {N, DCH},
-                                                             {N, DCH}}};  // indexed by Output
-    return kRules.at(static_cast<std::size_t>(output));
+    static constinit Lazy<OutputShapes> shapes;
+    return shapes.get(output_shapes).at(static_cast<std::size_t>(output));
 }
 
 const Cell& cell(CellKind kind) { return cells()[static_cast<std::size_t>(kind)]; }

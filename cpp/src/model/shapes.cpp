@@ -1,6 +1,8 @@
 // Computes the shapes of a call's tensors from the symbolic shapes of the table of cells and the sizes of a spec.
 #include "vkrnn/spec.h"
 
+#include "base/lazy.h"
+
 namespace vkrnn {
 
 std::int64_t multiple_of_h(const Spec& spec, Axis axis) {
@@ -37,15 +39,19 @@ TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
 
 const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument argument) {
     using enum Axis;
-    static const std::vector<SymbolicShape> kHidden{{D, N, H}}, kCell{{D, N, CH}},
-        kHiddenOfSteps{{D, N, H}, {T, N, DH}}, kCellOfSteps{{D, N, CH}, {T, N, DCH}};
+    struct TorchShapes {
+        std::vector<SymbolicShape> hidden{{D, N, H}}, cell{{D, N, CH}}, hidden_of_steps{{D, N, H}, {T, N, DH}},
+            cell_of_steps{{D, N, CH}, {T, N, DCH}};
+    };
+    static constinit Lazy<TorchShapes> made;
+    const TorchShapes& shapes = made.get([] { return TorchShapes(); });
     if (spec.torch_layout) {
-        if (argument == Argument::init_state || argument == Argument::state_gradient) return kHidden;
+        if (argument == Argument::init_state || argument == Argument::state_gradient) return shapes.hidden;
         for (const StateTensors& state : spec.cell_tensors()) {
-            if (argument == state.initial) return kCell;
-            if (argument == state.gradient) return kCellOfSteps;
+            if (argument == state.initial) return shapes.cell;
+            if (argument == state.gradient) return shapes.cell_of_steps;
         }
-        if (argument == Argument::reset_state || argument == Argument::reset_cell) return kHiddenOfSteps;
+        if (argument == Argument::reset_state || argument == Argument::reset_cell) return shapes.hidden_of_steps;
     }
     const ShapeRule& rule = shape_rule(argument, spec.has(Argument::input_weight));
     return spec.D() == 2 ? rule.bidirectional : rule.unidirectional;

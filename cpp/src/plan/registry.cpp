@@ -19,8 +19,8 @@ namespace {
 
 template <class Part, class... Strategies>
 std::span<const Part* const> instances() {
-    static const std::tuple<Strategies...> strategies;
-    static const std::array<const Part*, sizeof...(Strategies)> all{&std::get<Strategies>(strategies)...};
+    static constexpr std::tuple<Strategies...> strategies;
+    static constexpr std::array<const Part*, sizeof...(Strategies)> all{&std::get<Strategies>(strategies)...};
     return all;
 }
 

@@ -82,8 +82,8 @@ const OpenMP* OpenMP::loaded() {
     // The parent may have used the library before anything looked for it here.
     if (cpu::forks() != 0) return nullptr;
     // Uses no lock, because another thread might hold it while the process is forked.
-    static std::atomic<const OpenMP*> kept = nullptr;
-    static std::atomic<unsigned long long> looked_after = 0;
+    static constinit std::atomic<const OpenMP*> kept = nullptr;
+    static constinit std::atomic<unsigned long long> looked_after = 0;
     const OpenMP* found = kept.load();
     if (found == nullptr) {
         const Libraries libraries = list_libraries();

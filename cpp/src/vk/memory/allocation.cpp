@@ -49,7 +49,7 @@ bool is_aligned(const void* data, std::uint64_t alignment) {
 }
 
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
-    static std::atomic<std::uint64_t> last_number = 0;
+    static constinit std::atomic<std::uint64_t> last_number = 0;
     const bool addressed = use == Use::device || use == Use::reports;
     Allocation made;
     const auto& families = device.families();
