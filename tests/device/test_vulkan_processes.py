@@ -143,6 +143,47 @@ def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool) -> None:
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
+@needs_fork
+@pytest.mark.skipif(LLVMPIPE is None, reason="needs llvmpipe")
+def test_a_fork_while_other_threads_use_the_device() -> None:
+    """The child counts calls and is refused all others, whatever the threads that it lacks had locked."""
+    program = f"""
+        sys.path.insert(0, {SUPPORT!r})
+        from forked_child import end_of
+        device, done = vkrnn.default_device(), threading.Event()
+        array = vkrnn.asarray(source)
+        def work():
+            while not done.is_set():
+                vkrnn.lstm(array, weight).output.numpy()
+                device.statistics()
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        codes = []
+        for _ in range(20):
+            pid = os.fork()
+            if pid == 0:
+                assert device.statistics()["calls"] > 0
+                for use in (device.synchronize, array.wait, lambda: vkrnn.lstm(array, weight)):
+                    try:
+                        use()
+                    except vkrnn.DeviceError as error:
+                        assert str(error).endswith({INHERITED!r}), error
+                    else:
+                        os._exit(4)
+                os._exit(3)
+            codes.append(end_of(pid))
+            if codes[-1] != 3:
+                break
+        done.set()
+        for thread in threads:
+            thread.join()
+        print(codes == 20 * [3], codes[-1])
+    """
+    done = run(program, VKRNN_DEVICE=str(LLVMPIPE))
+    assert (done.returncode, done.stdout) == (0, "True 3\n"), done.stderr
+
+
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 def test_a_fork_while_a_driver_holds_its_lock(tmp_path: Path) -> None:
     """There is no deadlock if a driver's fork handler takes a lock that a thread in the driver holds."""

@@ -83,13 +83,14 @@ void Executor::check_usable(const std::string& prefix) const {
 }
 
 std::shared_ptr<Session> Executor::usable_session(const std::string& prefix) const {
-    const std::lock_guard lock(state_mutex_);
     check_usable(prefix);
+    const std::lock_guard lock(state_mutex_);
+    check_usable(prefix);  // it may have been closed or lost meanwhile
     return session_;
 }
 
 std::shared_ptr<Session> Executor::session_to_wait_for(const std::string& prefix) const {
-    {
+    if (process_ == system::process_id()) {
         const std::lock_guard lock(state_mutex_);
         if (lost_ && !closed_) {
             throw DeviceError(failure_);
@@ -254,14 +255,22 @@ void Executor::retire(const Session& session) const {
 }
 
 Statistics Executor::statistics() const {
-    const std::lock_guard lock(state_mutex_);
-    if (session_) {
-        retire(*session_);
+    std::unique_lock lock(state_mutex_, std::defer_lock);
+    if (process_ == system::process_id()) {
+        lock.lock();
+        if (session_) {
+            retire(*session_);
+        }
     }
     Statistics statistics = statistics_;
     statistics.plans = plans_.size();
     if (session_) {
         count_submitted(*session_, statistics);
+    }
+    if (!lock) {
+        return statistics;
+    }
+    if (session_) {
         statistics.pipelines = session_->pipelines.size();
         statistics.bytes_allocated = session_->held();
     }

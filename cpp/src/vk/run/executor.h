@@ -86,7 +86,8 @@ private:
     InterruptibleMutex upload_mutex_;  // held while arrays are uploaded; locked before submit_mutex_
     std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
 
-    mutable std::mutex state_mutex_;            // guards the members below
+    // Guards the members below. A forked child does not lock it, because another thread of the parent may have had it.
+    mutable std::mutex state_mutex_;
     std::shared_ptr<Session> session_;          // null once closed
     std::weak_ptr<const Pool> pool_, results_;  // arrays keep the pools alive after the session
     std::string failure_;                       // how the device was lost
