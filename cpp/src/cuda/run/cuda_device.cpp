@@ -287,13 +287,11 @@ Statistics CudaDevice::statistics() const {
             if (usable && session) retire();
             statistics = statistics_;
         }
+        if (usable && session) statistics.failed_waits = session->failed_waits.look();
         if (usable) statistics.bytes_allocated = memory->held();
     } catch (const DriverError&) {  // the device was lost
     }
-    if (session) {
-        statistics.pipelines = session->modules->size();
-        statistics.failed_waits = session->failed_waits.look();
-    }
+    if (session) statistics.pipelines = session->modules->size();
     statistics.plans = plans_.size();
     return statistics;
 }

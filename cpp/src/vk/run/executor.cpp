@@ -28,11 +28,10 @@ double first_capacity(const Plan& plan, const Profile& profile, bool wait) {
     return (cpu && wait ? 0.1 : 1.0) / std::max(seconds, 1e-12);
 }
 
-void count_submitted(Session& session, Statistics& statistics) {
+void count_submitted(const Session& session, Statistics& statistics) {
     statistics.submissions = session.submissions();
     statistics.dispatches = session.recorder.dispatches();
     statistics.replayed = session.recorder.replayed();
-    statistics.failed_waits = session.failed_waits.look();
 }
 
 }  // namespace
@@ -65,6 +64,7 @@ void Executor::close() {
         if (session_) {
             retire(*session_);
             count_submitted(*session_, statistics_);
+            statistics_.failed_waits = session_->failed_waits.look();
         }
         closing = std::move(session_);
     }
@@ -273,6 +273,7 @@ Statistics Executor::statistics() const {
     if (session_) {
         statistics.pipelines = session_->pipelines.size();
         statistics.bytes_allocated = session_->held();
+        statistics.failed_waits = session_->failed_waits.look();
     }
     for (const auto& pool : {pool_.lock(), results_.lock()}) {
         statistics.bytes_allocated += pool ? pool->held() : 0;
