@@ -29,7 +29,11 @@ CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -n
 ALWAYS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
 # Packages have the handler for JAX's programs; other builds have it if `make xla` has got XLA's headers.
 XLA := $(CURDIR)/build/xla
-BUILD_OPTIONS := $(ALWAYS) $(if $(wildcard $(XLA)),-C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA))
+BUILD_OPTIONS = $(ALWAYS) -C cmake.define.VKRNN_CPU_TARGETS=$(KERNELS) $(if $(wildcard $(XLA)),-C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA))
+# For a demonstration alone, the CPU's kernels are compiled for this processor only. Another target adds the others, and
+# later builds keep them.
+KERNELS := all
+$(VENV)/.demo: KERNELS = $(if $(wildcard $(patsubst %,$(VENV)/.%,test dev site notebooks)),all,native)
 # The programs that make packages.
 PACKAGERS := build/tools/.made
 export PYTHON

@@ -1,11 +1,6 @@
-// A cell's backward time loop, and the kernel that recomputes the forward operands before it. Included once for each
+// A cell's backward time loop, and the kernel that recomputes the forward operands before it. Compiled for each
 // instruction set.
-#if defined(VKRNN_CPU_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_BACKWARD_INL_H
-#undef VKRNN_CPU_BACKWARD_INL_H
-#else
-#define VKRNN_CPU_BACKWARD_INL_H
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -468,4 +463,3 @@ private:
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

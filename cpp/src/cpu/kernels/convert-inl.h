@@ -1,10 +1,5 @@
-// Conversion between float32 and the 16-bit types. Included once for each instruction set.
-#if defined(VKRNN_CPU_CONVERT_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_CONVERT_INL_H
-#undef VKRNN_CPU_CONVERT_INL_H
-#else
-#define VKRNN_CPU_CONVERT_INL_H
-#endif
+// Conversion between float32 and the 16-bit types. Compiled for each instruction set.
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -116,4 +111,3 @@ inline void convert(const ConvertWork& work, Member& member) {
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

@@ -1,10 +1,5 @@
-// Copies of rows, and products and sums element by element. Included once for each instruction set.
-#if defined(VKRNN_CPU_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_ELEMENTS_INL_H
-#undef VKRNN_CPU_ELEMENTS_INL_H
-#else
-#define VKRNN_CPU_ELEMENTS_INL_H
-#endif
+// Copies of rows, and products and sums element by element. Compiled for each instruction set.
+#pragma once
 
 #include <algorithm>
 
@@ -63,4 +58,3 @@ void copy_rows(const CopyRowsWork& work, Member& member) {
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

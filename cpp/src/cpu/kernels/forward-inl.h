@@ -1,10 +1,5 @@
-// A cell's forward time loop. Included once for each instruction set.
-#if defined(VKRNN_CPU_FORWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_FORWARD_INL_H
-#undef VKRNN_CPU_FORWARD_INL_H
-#else
-#define VKRNN_CPU_FORWARD_INL_H
-#endif
+// A cell's forward time loop. Compiled for each instruction set.
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -263,4 +258,3 @@ private:
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

@@ -1,10 +1,5 @@
-// Products of a vector of units that belong to several heads. Included once for each instruction set.
-#if defined(VKRNN_CPU_HEADS_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_HEADS_INL_H
-#undef VKRNN_CPU_HEADS_INL_H
-#else
-#define VKRNN_CPU_HEADS_INL_H
-#endif
+// Products of a vector of units that belong to several heads. Compiled for each instruction set.
+#pragma once
 
 #include <algorithm>
 
@@ -94,4 +89,3 @@ HWY_INLINE void multiply_across_heads(const T* const* operand, std::int64_t coun
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

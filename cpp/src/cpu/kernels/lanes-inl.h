@@ -1,11 +1,6 @@
-// Vector registers as the cells see them, and the functions that cells call on them. Included once for each instruction
+// Vector registers as the cells see them, and the functions that cells call on them. Compiled for each instruction
 // set.
-#if defined(VKRNN_CPU_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_LANES_INL_H
-#undef VKRNN_CPU_LANES_INL_H
-#else
-#define VKRNN_CPU_LANES_INL_H
-#endif
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -331,4 +326,3 @@ HWY_INLINE Lanes<T> slope_between(Lanes<T> slope, Lanes<T> y, Lanes<T> end, Lane
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

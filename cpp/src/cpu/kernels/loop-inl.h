@@ -1,14 +1,9 @@
-// The common part of a cell's time loops. Included once for each instruction set.
+// The common part of a cell's time loops. Compiled for each instruction set.
 //
 // Threads form teams. A team runs all steps for one group after another: some batch rows of one block of units (see
 // LoopWork). Its members share the units, and wait at a barrier in every step (see split.h), unless there are no
 // recurrent products.
-#if defined(VKRNN_CPU_LOOP_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_LOOP_INL_H
-#undef VKRNN_CPU_LOOP_INL_H
-#else
-#define VKRNN_CPU_LOOP_INL_H
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -475,4 +470,3 @@ double loop_time(const std::byte* work, const std::uint32_t* /*constants*/, unsi
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

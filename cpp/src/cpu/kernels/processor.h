@@ -1,4 +1,4 @@
-// The instruction sets of an x86-64 processor that its operating system lets programs use. The compilers' own
+// The instruction sets of a processor that its operating system lets programs use. The compilers' own
 // __builtin_cpu_supports is no alternative, because that of zig's library always says no.
 #pragma once
 
@@ -7,14 +7,16 @@
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <cpuid.h>
+#endif
 
 namespace vkrnn::cpu {
 
-// Groups of instructions, as Highway's targets use them. Each includes the one before.
+// Groups of instructions, as Highway's targets use them. On x86-64, each includes the one before.
 struct Processor {
-    bool sse4 = false, avx2 = false, avx512 = false;
+    bool scalar = true, sse4 = false, avx2 = false, avx512 = false, neon = false;
 };
 
+#if defined(__x86_64__) || defined(_M_X64)
 // Asks the processor (Intel's manual, volume 2, CPUID and XGETBV).
 inline Processor this_processor() {
     const auto has = [](std::uint32_t flags, std::initializer_list<int> bits) {
@@ -38,6 +40,10 @@ inline Processor this_processor() {
     found.avx512 = found.avx2 && has(saved, {5, 6, 7}) && has(seventh.ebx, {16, 17, 30, 31});  // F, DQ, BW, VL
     return found;
 }
+#elif defined(__aarch64__)
+inline Processor this_processor() { return {.neon = true}; }
+#else
+inline Processor this_processor() { return {}; }
+#endif
 
 }  // namespace vkrnn::cpu
-#endif

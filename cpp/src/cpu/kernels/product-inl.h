@@ -1,10 +1,5 @@
-// Matrix products, and the other kernels that run before or after a time loop. Included once for each instruction set.
-#if defined(VKRNN_CPU_PRODUCT_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_PRODUCT_INL_H
-#undef VKRNN_CPU_PRODUCT_INL_H
-#else
-#define VKRNN_CPU_PRODUCT_INL_H
-#endif
+// Matrix products, and the other kernels that run before or after a time loop. Compiled for each instruction set.
+#pragma once
 
 #include <cstring>
 
@@ -396,4 +391,3 @@ void sum_rows(const SumWork& work, Member& member) {
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

@@ -1,10 +1,6 @@
 // The kernels that do not depend on a cell, for every instruction set.
 #include "targets.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "products.cpp"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
+// After targets.h:
 #include "convert-inl.h"
 #include "cpu/work/kernel.h"
 #include "cpu/work/live_rows.h"

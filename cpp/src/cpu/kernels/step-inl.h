@@ -1,13 +1,8 @@
 // One time step of a single batch row, for streams. All sums of a unit stay in registers from the bias to the new
-// state. Included once for each instruction set.
+// state. Compiled for each instruction set.
 //
 // The order of additions is that of Forward (forward-inl.h), so steps and calls give bit-identical results.
-#if defined(VKRNN_CPU_STEP_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_STEP_INL_H
-#undef VKRNN_CPU_STEP_INL_H
-#else
-#define VKRNN_CPU_STEP_INL_H
-#endif
+#pragma once
 
 #include "product-inl.h"
 #include "units-inl.h"
@@ -290,4 +285,3 @@ unsigned step_threads(const std::byte* bytes, const std::uint32_t* /*constants*/
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

@@ -1,12 +1,7 @@
-// The innermost product: rows of A times panels of B, with sums in registers. Included once for each instruction set.
+// The innermost product: rows of A times panels of B, with sums in registers. Compiled for each instruction set.
 //
 // A panel holds as many columns of B as a vector has lanes. For each k, the elements of these columns are contiguous.
-#if defined(VKRNN_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_TILE_INL_H
-#undef VKRNN_CPU_TILE_INL_H
-#else
-#define VKRNN_CPU_TILE_INL_H
-#endif
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -101,4 +96,3 @@ HWY_INLINE void multiply_rows(const T* const* rows, std::int64_t count, std::int
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif

@@ -1,10 +1,6 @@
 // The tile kernels of tile-inl.h, for every tile size and every instruction set.
 #include "targets.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tiles.cpp"
-#include "hwy/foreach_target.h"
-// After foreach_target.h:
+// After targets.h:
 #include "tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

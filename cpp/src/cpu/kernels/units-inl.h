@@ -1,11 +1,6 @@
 // A cell's step for some units of a batch row: loads what the cell reads, computes it, and stores what it gives. The
-// time loops and the step of a stream find the rows and compute the products. Included once for each instruction set.
-#if defined(VKRNN_CPU_UNITS_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef VKRNN_CPU_UNITS_INL_H
-#undef VKRNN_CPU_UNITS_INL_H
-#else
-#define VKRNN_CPU_UNITS_INL_H
-#endif
+// time loops and the step of a stream find the rows and compute the products. Compiled for each instruction set.
+#pragma once
 
 #include "lanes-inl.h"
 
@@ -188,4 +183,3 @@ HWY_INLINE void second_units_back(C& cell, const BackwardRow<T>& row, const std:
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#endif
