@@ -184,6 +184,40 @@ def test_a_fork_while_other_threads_use_the_device() -> None:
     assert (done.returncode, done.stdout) == (0, "True 3\n"), done.stderr
 
 
+@needs_fork
+@pytest.mark.skipif(LLVMPIPE is None, reason="needs llvmpipe")
+def test_a_fork_while_other_threads_open_and_close_devices() -> None:
+    """The child lists devices: no thread that it lacks had the loader's lock."""
+    program = f"""
+        sys.path.insert(0, {SUPPORT!r})
+        from forked_child import end_of
+        done = threading.Event()
+        def work():
+            while not done.is_set():
+                device = vkrnn.Device({LLVMPIPE})
+                device.synchronize()
+                device.close()
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        codes = []
+        for _ in range(40):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(len(vkrnn.devices()))
+            codes.append(end_of(pid))
+            if codes[-1] == "hangs":
+                break
+        done.set()
+        for thread in threads:
+            thread.join()
+        print(codes == 40 * [len(vkrnn.devices())], codes[-1])
+    """
+    done = run(program, VKRNN_DEVICE=str(LLVMPIPE), **NO_CUDA)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True "), done.stdout
+
+
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 def test_a_fork_while_a_driver_holds_its_lock(tmp_path: Path) -> None:
     """There is no deadlock if a driver's fork handler takes a lock that a thread in the driver holds."""

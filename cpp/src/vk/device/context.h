@@ -53,8 +53,8 @@ struct SelectedDevice {
     Context::Candidate candidate;
 };
 
-// Locked while the loader lists or opens devices. The loader has its own lock, which a process forked meanwhile would
-// find locked for ever.
+// Locked while the loader lists, opens or closes devices. The loader has its own lock, which a process forked meanwhile
+// would find locked for ever.
 ForkSafeMutex& loader_mutex();
 
 }  // namespace vkrnn::vk

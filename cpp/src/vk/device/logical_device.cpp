@@ -1,6 +1,7 @@
 #include "vk/device/logical_device.h"
 
 #include <algorithm>
+#include <mutex>
 #include <vector>
 
 #include "base/host_memory.h"
@@ -124,6 +125,12 @@ LogicalDevice::LogicalDevice(SelectedDevice selected)
     for (const std::uint32_t family : families_) {
         queues_.push_back({family, raii::Queue(handle_, family, 0)});
     }
+}
+
+LogicalDevice::~LogicalDevice() {
+    const std::lock_guard lock(loader_mutex());
+    queues_.clear();
+    handle_ = nullptr;
 }
 
 std::uint64_t LogicalDevice::free_memory(std::uint64_t held) const {

@@ -15,6 +15,10 @@ class LogicalDevice {
 public:
     // Throws vk::SystemError.
     explicit LogicalDevice(SelectedDevice selected);
+    // Locks the loader's mutex.
+    ~LogicalDevice();
+    LogicalDevice(const LogicalDevice&) = delete;
+    LogicalDevice& operator=(const LogicalDevice&) = delete;
 
     [[nodiscard]] const Context& context() const { return *context_; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
