@@ -72,7 +72,7 @@ TEST(Fork, MayUseTheCoreMeanwhile) {
 
 // Otherwise, a child forked while another thread makes the value would wait for ever.
 TEST(Fork, NobodyWaitsForALazyValue) {
-    Lazy<int> value;
+    static constinit Lazy<int> value;
     std::promise<void> making, go_on;
     std::future<int> first = std::async(std::launch::async, [&] {
         return value.get([&] {
