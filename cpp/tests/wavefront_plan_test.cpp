@@ -144,7 +144,6 @@ TEST(Wavefront, HasTheInputsAndResultsOfOneLayerAfterTheOther) {
     }
 }
 
-// Lanes need memory at the same time. If that is much of the device's, layers run one after the other.
 TEST(Wavefront, BringsThePlanForADeviceWhoseWaitsFail) {
     const Profile profile = large_gpu();
     const NetworkSpec spec = network_of(4, 256, 16, 512);
@@ -154,6 +153,7 @@ TEST(Wavefront, BringsThePlanForADeviceWhoseWaitsFail) {
     EXPECT_EQ(fixed.in_turn.plan, nullptr);
 }
 
+// Lanes need memory at the same time. If that is much of the device's, layers run one after the other.
 TEST(Wavefront, IsNotChosenIfMemoryIsScarce) {
     Profile profile = large_gpu();
     profile.memory_bytes = std::uint64_t{1} << 30;

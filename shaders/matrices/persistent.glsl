@@ -32,10 +32,6 @@ SHARED(bool, arrived)
 // Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
 // line.
 INLINE Address barriers(Params p) { return params_of(p).at[2 * kBarriers]; }
-// Tells the host that steps run again.
-INLINE void report_failure(Params p) {
-    if (invocation() == 0) Words(params_of(p).at[2 * kBarriers + 1]).value = 1;
-}
 INLINE Address counter(Params p, Tile tile) {
     uint row_tiles = (params_of(p).N + tile_rows - 1) / tile_rows;
     return barriers(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kCounterBytes;
@@ -53,6 +49,11 @@ INLINE void hand_over(Params p, Tile tile) {
 // Makes the second dispatch run all steps again.
 INLINE void give_up(Params p) {
     atomicOr(Words(barriers(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+}
+
+// Tells the host that steps run again.
+INLINE void report_failure(Params p) {
+    if (invocation() == 0) Words(params_of(p).at[2 * kBarriers + 1]).value = 1;
 }
 
 // Waits until `parts` parts are stored. Returns false if it gave up.

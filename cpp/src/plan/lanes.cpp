@@ -49,6 +49,7 @@ NetworkPlan make_network_plan(const NetworkSpec& spec, const Profile& profile, c
                               std::optional<std::int64_t> wavefront) {
     NetworkPlan best = join_layers(spec, {}, profile, plan_of);
     const std::shared_ptr<const Plan> in_turn = best.plan;
+    // Returns the plan with that of one layer after the other, for calls that cannot use its wavefronts.
     const auto with_in_turn = [&](NetworkPlan made) {
         auto plan = std::make_shared<Plan>(*made.plan);
         plan->in_turn = {in_turn};
