@@ -149,36 +149,23 @@ def test_a_fork_while_other_threads_use_the_device() -> None:
     """The child counts calls and is refused all others, whatever the threads that it lacks had locked."""
     program = f"""
         sys.path.insert(0, {SUPPORT!r})
-        from forked_child import end_of
-        device, done = vkrnn.default_device(), threading.Event()
-        array = vkrnn.asarray(source)
+        from forked_child import ends_beside
+        device, array = vkrnn.default_device(), vkrnn.asarray(source)
         def work():
-            while not done.is_set():
-                vkrnn.lstm(array, weight).output.numpy()
-                device.statistics()
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        codes = []
-        for _ in range(20):
-            pid = os.fork()
-            if pid == 0:
-                assert device.statistics()["calls"] > 0
-                for use in (device.synchronize, array.wait, lambda: vkrnn.lstm(array, weight)):
-                    try:
-                        use()
-                    except vkrnn.DeviceError as error:
-                        assert str(error).endswith({INHERITED!r}), error
-                    else:
-                        os._exit(4)
-                os._exit(3)
-            codes.append(end_of(pid))
-            if codes[-1] != 3:
-                break
-        done.set()
-        for thread in threads:
-            thread.join()
-        print(codes == 20 * [3], codes[-1])
+            vkrnn.lstm(array, weight).output.numpy()
+            device.statistics()
+        def child():
+            assert device.statistics()["calls"] > 0
+            for use in (device.synchronize, array.wait, lambda: vkrnn.lstm(array, weight)):
+                try:
+                    use()
+                except vkrnn.DeviceError as error:
+                    assert str(error).endswith({INHERITED!r}), error
+                else:
+                    return 4
+            return 3
+        ends = ends_beside(work, child, 20)
+        print(ends == 20 * [3], ends[-1])
     """
     done = run(program, VKRNN_DEVICE=str(LLVMPIPE))
     assert (done.returncode, done.stdout) == (0, "True 3\n"), done.stderr
@@ -190,28 +177,13 @@ def test_a_fork_while_other_threads_open_and_close_devices() -> None:
     """The child lists devices: no thread that it lacks had the loader's lock."""
     program = f"""
         sys.path.insert(0, {SUPPORT!r})
-        from forked_child import end_of
-        done = threading.Event()
+        from forked_child import ends_beside
         def work():
-            while not done.is_set():
-                device = vkrnn.Device({LLVMPIPE})
-                device.synchronize()
-                device.close()
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        codes = []
-        for _ in range(40):
-            pid = os.fork()
-            if pid == 0:
-                os._exit(len(vkrnn.devices()))
-            codes.append(end_of(pid))
-            if codes[-1] == "hangs":
-                break
-        done.set()
-        for thread in threads:
-            thread.join()
-        print(codes == 40 * [len(vkrnn.devices())], codes[-1])
+            device = vkrnn.Device({LLVMPIPE})
+            device.synchronize()
+            device.close()
+        ends = ends_beside(work, lambda: len(vkrnn.devices()), 40)
+        print(ends == 40 * [len(vkrnn.devices())], ends[-1])
     """
     done = run(program, VKRNN_DEVICE=str(LLVMPIPE), **NO_CUDA)
     assert done.returncode == 0, done.stderr

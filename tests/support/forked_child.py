@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 
 from scale import HANGS_AFTER
 
@@ -19,3 +21,25 @@ def end_of(child: int) -> int | str:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return "hangs"
+
+
+def ends_beside(work: Callable[[], object], child: Callable[[], int], times: int) -> list[int | str]:
+    """Fork `times` children while two threads repeat `work`, and return their ends. Stop at the first that hangs."""
+    done, ends = threading.Event(), list[int | str]()
+
+    def repeat() -> None:
+        while not done.is_set():
+            work()
+
+    threads = [threading.Thread(target=repeat) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while len(ends) < times and "hangs" not in ends:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(child())
+        ends.append(end_of(pid))
+    done.set()
+    for thread in threads:
+        thread.join()
+    return ends
