@@ -93,6 +93,31 @@ void expect_sound(const Plan& plan, const ScratchLayout& layout, const std::vect
     }
 }
 
+// Buffers that are cleared come first, one after the other, and so do the steps that clear them.
+void expect_cleared_together(const Plan& plan, const ScratchLayout& layout, const std::vector<std::size_t>& buffers) {
+    std::vector<bool> is_cleared(plan.buffers.size());
+    bool first = true;
+    for (const Step& step : plan.steps) {
+        const auto* const clear = std::get_if<Clear>(&step);
+        if (clear != nullptr && plan.buffers[clear->buffer].role == Role::scratch) {
+            EXPECT_TRUE(first) << plan.buffers[clear->buffer].name;
+            is_cleared[clear->buffer] = true;
+        }
+        first = first && clear != nullptr;
+    }
+    std::map<std::uint64_t, std::uint64_t> bytes_at;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        if (!is_cleared[buffers[i]]) continue;
+        EXPECT_EQ(layout.spots[i].piece, 0u);
+        bytes_at[layout.spots[i].offset] = plan.buffers[buffers[i]].bytes;
+    }
+    std::uint64_t end = 0;
+    for (const auto& [begin, bytes] : bytes_at) {
+        EXPECT_EQ(begin, end);
+        end = (begin + bytes + kAlignment - 1) / kAlignment * kAlignment;
+    }
+}
+
 std::vector<Spec> calls() {
     std::vector<Spec> calls;
     for (const cpu::Shape shape : {cpu::Shape{50, 32, 40, 96}, {2000, 1, 40, 96}})
@@ -122,6 +147,7 @@ TEST(Scratch, IsSharedOnlyByBuffersThatAreNotNeededTogether) {
             const std::vector<std::size_t> buffers = scratch_of(plan);
             const ScratchLayout layout = place_scratch(plan, buffers, kAlignment, kNoLimit);
             expect_sound(plan, layout, buffers);
+            expect_cleared_together(plan, layout, buffers);
             std::uint64_t apart = 0;
             for (const std::size_t buffer : buffers) apart += plan.buffers[buffer].bytes;
             EXPECT_LE(plan.peak_bytes(), plan.bytes());

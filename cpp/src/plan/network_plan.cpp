@@ -264,6 +264,7 @@ private:
 
     NetworkPlan finish() {
         end_lanes();
+        clear_first(plan_);
         plan_.shared = shared_scratch(plan_, profile_.max_allocation);
         made_.plan = std::make_shared<const Plan>(std::move(plan_));
         return std::move(made_);

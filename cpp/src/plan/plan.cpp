@@ -26,6 +26,7 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
         const Chosen chosen = choose_strategies(spec, profile, fixed, tuning);
         Plan plan =
             spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
+        clear_first(plan);
         plan.shared = shared_scratch(plan, profile.max_allocation);
         return plan;
     } catch (const TooLarge& error) {
@@ -65,8 +66,9 @@ std::int64_t Plan::dispatches() const {
         std::int64_t operator()(const Wavefront& wavefront) const {
             std::int64_t count = 0;
             for (const Wavefront::Lane& lane : wavefront.lanes)
-                for (const Wavefront::Piece& piece : lane)
+                for_each_piece(lane, [&](const Wavefront::Piece& piece) {
                     for (const auto& step : piece) count += std::visit(*this, step);
+                });
             return count;
         }
     };

@@ -132,17 +132,30 @@ ScratchLayout place_scratch(const Plan& plan, std::span<const std::size_t> buffe
     Placing placing(buffers.size(), limit);
     std::vector<std::size_t> order(buffers.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
+    std::vector<bool> cleared(plan.buffers.size());
+    for (const Step& step : plan.steps)
+        if (const auto* clear = std::get_if<Clear>(&step)) cleared[clear->buffer] = true;
+    const auto is_cleared = [&](std::size_t i) { return cleared[buffers[i]]; };
     if (bytes_apart(plan, buffers, alignment) < kLeastShared) {
         constexpr Life kAlways{.first = 0, .last = kNoBuffer};
+        std::ranges::stable_partition(order, is_cleared);
         for (const std::size_t i : order) placing.place(i, room_of(plan.buffers[buffers[i]], alignment), kAlways);
         return placing.take();
     }
     const Lives lives(plan);
     std::ranges::stable_sort(order, std::ranges::greater(),
                              [&](std::size_t i) { return plan.buffers[buffers[i]].bytes; });
+    std::ranges::stable_partition(order, is_cleared);
     for (const std::size_t i : order)
         placing.place(i, room_of(plan.buffers[buffers[i]], alignment), lives.of(buffers[i]));
     return placing.take();
+}
+
+void clear_first(Plan& plan) {
+    std::ranges::stable_partition(plan.steps, [&](const Step& step) {
+        const auto* const clear = std::get_if<Clear>(&step);
+        return clear != nullptr && plan.buffers[clear->buffer].role == Role::scratch;
+    });
 }
 
 std::uint64_t shared_scratch(const Plan& plan, std::uint64_t limit) {

@@ -1,6 +1,7 @@
 #include "cuda/run/execution.h"
 
 #include <algorithm>
+#include <concepts>
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
@@ -141,7 +142,17 @@ void Execution::launch(const std::vector<LoadedKernel>& kernels, Products& produ
     kernels_ = &kernels;
     products_ = &products;
     poll_ = &poll;
-    for (const Step& next : plan_.steps) std::visit([&](const auto& each) { step(each); }, next);
+    const auto is_clear = [](const Step& each) { return std::holds_alternative<Clear>(each); };
+    for (auto next = plan_.steps.begin(); next != plan_.steps.end(); ++next) {
+        const auto other = std::find_if_not(next, plan_.steps.end(), is_clear);
+        clear({next, other});
+        if (other == plan_.steps.end()) return;
+        next = other;
+        const auto run = [&]<class Each>(const Each& each) {
+            if constexpr (!std::same_as<Each, Clear>) step(each);
+        };
+        std::visit(run, *next);
+    }
 }
 
 bool Execution::has_host_results() const {
@@ -161,11 +172,22 @@ void Execution::copy_results() {
     }
 }
 
-void Execution::step(const Clear& clear) {
-    const std::uint64_t bytes = plan_.buffers.at(clear.buffer).bytes;
-    if (is_left_out(buffers_.full(), clear.fills) || bytes == 0 || placements_[clear.buffer] == memory_->zeros())
-        return;
-    check(driver().MemsetD8Async(placements_[clear.buffer], 0, bytes, stream_));
+void Execution::clear(std::span<const Step> clears) {
+    std::vector<std::pair<Address, Address>> ranges;
+    for (const Step& each : clears) {
+        const auto& [buffer, fills] = std::get<Clear>(each);
+        const Address begin = placements_.at(buffer);
+        const auto& [name, role, bytes, contents, prepacking] = plan_.buffers.at(buffer);
+        if (is_left_out(buffers_.full(), fills) || bytes == 0 || begin == memory_->zeros()) continue;
+        ranges.emplace_back(begin, begin + (role == Role::scratch ? aligned(bytes) : bytes));
+    }
+    std::ranges::sort(ranges);
+    for (auto first = ranges.begin(); first != ranges.end();) {
+        auto next = first + 1;
+        while (next != ranges.end() && next->first == std::prev(next)->second) ++next;
+        check(driver().MemsetD8Async(first->first, 0, std::prev(next)->second - first->first, stream_));
+        first = next;
+    }
 }
 
 void Execution::step(const Dispatch& dispatch) {

@@ -70,7 +70,8 @@ private:
     void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
     void copy_inputs();
     CudaStorage& use(const Storage& storage);
-    void step(const Clear& clear);
+    // Clears buffers. Those that lie beside each other take one command.
+    void clear(std::span<const Step> clears);
     void step(const Dispatch& dispatch);
     void step(const Loop& loop);
     void step(const Wavefront& wavefront);
