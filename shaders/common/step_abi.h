@@ -119,6 +119,7 @@ const uint kBlendsHidden = 39u;        // 1: kBlend is given
 const uint kBlendsCell = 40u;          // 1: kBlendCell is given
 const uint kKeepsBlendUp = 41u;        // backward, 1: kBlendUp is stored
 const uint kStepConstants = 42u;
+const uint kRecomputeRows = 4u;        // batch rows of steps in an invocation of `recompute`
 const uint kMaxRows = 16u;             // largest value of kRows if invocations share dot products
 
 #ifdef __cplusplus

@@ -7,6 +7,9 @@ WORKGROUP_SIZE(kElementwiseGroup)
 SPECIALIZED(kReduceFactor, uint, has_factor, 0)
 PUSH_CONSTANTS(ReducePush, p)
 
+// Rows that are loaded before the first of them is added.
+CONSTANT uint kAhead = 16u;
+
 void main() {
     uint columns = p.directions * p.gates * p.width;
     uint column = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
@@ -18,10 +21,15 @@ void main() {
     uint begin = gl_WorkGroupID.z * p.part;
     uint end = min(p.rows, begin + p.part);
     Real sum = 0.0f;
-    for (uint row = begin; row < end; ++row) {
-        Real value = load_tensor(0, in_, Stride(row) * p.in_row);
-        if (has_factor != 0) value *= load_tensor(1, factor, Stride(row) * p.factor_row);
-        sum += value;
+    for (uint row = begin; row < end; row += kAhead) {
+        Real values[kAhead];
+        UNROLL for (uint i = 0u; i < kAhead; ++i) {
+            uint at = min(row + i, end - 1u);
+            values[i] = load_tensor(0, in_, Stride(at) * p.in_row);
+            if (has_factor != 0) values[i] *= load_tensor(1, factor, Stride(at) * p.factor_row);
+        }
+        UNROLL for (uint i = 0u; i < kAhead; ++i)
+            if (row + i < end) sum += values[i];
     }
     store_tensor(2, p.out_, Stride(gl_WorkGroupID.z) * columns + column, sum);
 }

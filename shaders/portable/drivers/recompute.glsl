@@ -1,7 +1,7 @@
 // Recomputes the operand of each step's recurrent product, h[k-1] * m[k] for each mask m, from the training state, and
 // stores it in source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if
 // one of them weighs c[k]. Runs before the backward loop, for all steps at once.
-// Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
+// Workgroups: x and y count (kRecomputeRows batch rows of steps, unit block), unit blocks fastest; z is the direction.
 #include "common/hidden_before.glsl"
 
 #if CELL_STATES == 2
@@ -22,20 +22,18 @@ INLINE Real new_cell(Params p, uint d, uint n, uint j, int k, Real cell_before) 
 
 CONSTANT uint operand_slots = masks_gates ? CELL_GATES : 1;
 
-INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
-    if (has_ended(p, n, k)) {
-        for (uint s = 0; s < operand_slots; ++s) clear_view(p, kOperand, d, k, n, s, j);
+INLINE void clear_operands(Params p, uint d, uint n, uint j, int k) {
+    for (uint s = 0; s < operand_slots; ++s) clear_view(p, kOperand, d, k, n, s, j);
 #ifdef CELL_SCALE
-        if (scales_product == 0) clear_view(p, kScaledOperand, d, k, n, 0, j);
+    if (scales_product == 0) clear_view(p, kScaledOperand, d, k, n, 0, j);
 #endif
 #if CELL_STATES > 1
-        for (uint s = 0; s < keep; ++s) clear_view(p, kPreviousCell, d, k, n, s, j);
+    for (uint s = 0; s < keep; ++s) clear_view(p, kPreviousCell, d, k, n, s, j);
 #endif
-        return;
-    }
+}
 
-    Real hidden = hidden_before(p, d, n, j, k);
-    hidden = load_reset(p, d, k, n, 0, j, hidden);
+INLINE void store_operands(Params p, uint d, uint n, uint j, int k, Real before) {
+    Real hidden = load_reset(p, d, k, n, 0, j, before);
     for (uint s = 0; s < operand_slots; ++s)
         store_view(p, kOperand, d, k, n, s, j, hidden * load_slot_mask(p, d, k, n, s, j));
 #ifdef CELL_SCALE
@@ -59,10 +57,27 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
 
 void main() {
     Params p = Params(push.params);
-    uint H = params_of(p).H, N = params_of(p).N;
+    uint H = params_of(p).H, N = params_of(p).N, rows = params_of(p).T * N;
     uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
     uint group = linear_group();
-    uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint row = group / blocks;
-    if (j < H && row / N < params_of(p).T) recompute(p, gl_WorkGroupID.z, row % N, j, int(row / N));
+    uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x, d = gl_WorkGroupID.z;
+    uint first = group / blocks * kRecomputeRows;
+    if (j >= H) return;
+    if (has_lengths == 0 && first >= N && first + kRecomputeRows <= rows) {
+        // All loads come before the first store, so that they do not wait for each other.
+        Real before[kRecomputeRows];
+        UNROLL for (uint i = 0; i < kRecomputeRows; ++i)
+            before[i] = hidden_after(p, d, (first + i) % N, j, int((first + i) / N) - 1);
+        UNROLL for (uint i = 0; i < kRecomputeRows; ++i)
+            store_operands(p, d, (first + i) % N, j, int((first + i) / N), before[i]);
+        return;
+    }
+    for (uint row = first; row < min(first + kRecomputeRows, rows); ++row) {
+        uint n = row % N;
+        int k = int(row / N);
+        if (has_ended(p, n, k))
+            clear_operands(p, d, n, j, k);
+        else
+            store_operands(p, d, n, j, k, hidden_before(p, d, n, j, k));
+    }
 }

@@ -16,9 +16,10 @@ void ShaderLoop::recompute(PlanBuilder& builder, const Inputs& /*inputs*/, const
     if (!recomputes(spec)) return;
     Constants constants = cell_constants(spec, {0, weighed_cells(spec)});
     constants.set(abi::kLocalSize, "workgroup", kRecomputeGroup).stored(views.stored(), spec.dtype);
-    builder.dispatch("recompute", builder.cell_kernel("recompute", std::move(constants)),
-                     builder.groups(spec.T * spec.N * ceil_div(spec.H, kRecomputeGroup), spec.D()),
-                     step_push(builder, views));
+    builder.dispatch(
+        "recompute", builder.cell_kernel("recompute", std::move(constants)),
+        builder.groups(ceil_div(spec.T * spec.N, abi::kRecomputeRows) * ceil_div(spec.H, kRecomputeGroup), spec.D()),
+        step_push(builder, views));
 }
 
 void ShaderLoop::reset_gradients(PlanBuilder& builder, const StepBlock& views, std::uint32_t wanted) const {

@@ -7,7 +7,7 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::int64_t kRowsPerPart = 256;
+constexpr std::int64_t kRowsPerPart = 64;
 constexpr std::int64_t kMaxParts = 1024;
 
 }  // namespace
