@@ -48,7 +48,7 @@ std::vector<Wavefront> wavefronts_of(const NetworkPlan& made) {
 // The first step of each of a lane's pieces, and the step after its last one.
 std::vector<std::pair<std::int64_t, std::int64_t>> steps_of(const Wavefront::Lane& lane) {
     std::vector<std::pair<std::int64_t, std::int64_t>> found;
-    for (const Wavefront::Piece& piece : lane)
+    for (const Wavefront::Piece& piece : lane.pieces)
         for (const auto& step : piece)
             if (const auto* loop = std::get_if<Loop>(&step))
                 found.emplace_back(loop->first, loop->first + loop->increment * loop->count);
@@ -78,13 +78,28 @@ TEST(Wavefront, LanesFitOnTheDeviceTogether) {
                  wavefronts_of(plan_of(network_of(layers, 256, 16, 512, gradients), profile))) {
                 std::uint64_t groups = 0;
                 for (const Wavefront::Lane& lane : wavefront.lanes)
-                    for (const auto& step : lane.front())
+                    for (const auto& step : lane.pieces.front())
                         if (const auto* loop = std::get_if<Loop>(&step)) {
                             const auto& [x, y, z] = loop->body.front().groups;
                             groups += std::uint64_t{x} * y * z;
                         }
                 EXPECT_LE(groups, profile.compute_units) << layers << " layers, gradients " << gradients;
             }
+}
+
+// What layers do before and after their loops runs in their lanes, too.
+TEST(Wavefront, LayersBeginAndEndBesideEachOther) {
+    for (const bool gradients : {false, true}) {
+        const NetworkPlan made = plan_of(network_of(3, 70, 16, 512, gradients), large_gpu(), 32);
+        for (const Step& step : made.plan->steps)
+            EXPECT_TRUE(std::holds_alternative<Clear>(step) || std::holds_alternative<Wavefront>(step));
+        const std::vector<Wavefront> wavefronts = wavefronts_of(made);
+        ASSERT_EQ(wavefronts.size(), 1u);
+        for (const Wavefront::Lane& lane : wavefronts[0].lanes) {
+            EXPECT_GE(lane.before.size(), 3u) << "packs the weights";
+            EXPECT_EQ(lane.after.empty(), !gradients) << "the gradients of the weights";
+        }
+    }
 }
 
 TEST(Wavefront, PiecesCoverTheTimeAxis) {
@@ -110,7 +125,7 @@ TEST(Wavefront, PartsOfProductsCoverTheRows) {
         ASSERT_EQ(wavefronts.size(), 1u);
         for (const Wavefront::Lane& lane : wavefronts.front().lanes) {
             std::vector<std::int64_t> rows, offsets;
-            for (const Wavefront::Piece& piece : lane)
+            for (const Wavefront::Piece& piece : lane.pieces)
                 for (const auto& step : piece)
                     for_each_dispatch(step, [&](const Dispatch& dispatch) {
                         if (!is_library_product(made.plan->kernels[dispatch.kernel])) return;

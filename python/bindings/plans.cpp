@@ -39,16 +39,21 @@ py::dict to_dict(const Plan& plan, const Loop& loop) {
 }
 
 py::dict to_dict(const Plan& plan, const Wavefront& wavefront) {
+    const auto to_list = [&](const Wavefront::Piece& piece) {
+        py::list steps;
+        for (const auto& step : piece)
+            steps.append(std::visit([&](const auto& value) { return to_dict(plan, value); }, step));
+        return steps;
+    };
     py::list lanes;
     for (const Wavefront::Lane& lane : wavefront.lanes) {
         py::list pieces;
-        for (const Wavefront::Piece& piece : lane) {
-            py::list steps;
-            for (const auto& step : piece)
-                steps.append(std::visit([&](const auto& value) { return to_dict(plan, value); }, step));
-            pieces.append(steps);
-        }
-        lanes.append(pieces);
+        for (const Wavefront::Piece& piece : lane.pieces) pieces.append(to_list(piece));
+        py::dict found;
+        found["before"] = to_list(lane.before);
+        found["pieces"] = pieces;
+        found["after"] = to_list(lane.after);
+        lanes.append(found);
     }
     py::dict dict;
     dict["kind"] = "wavefront";

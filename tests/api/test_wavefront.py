@@ -44,7 +44,7 @@ def index(request: pytest.FixtureRequest) -> int:
 
 def wavefronts(plan: vkrnn.Plan) -> list[Any]:
     """Return the numbers of lanes and of pieces of each wavefront."""
-    return [(len(step["lanes"]), len(step["lanes"][0])) for step in plan.steps if step["kind"] == "wavefront"]
+    return [(len(step["lanes"]), len(step["lanes"][0]["pieces"])) for step in plan.steps if step["kind"] == "wavefront"]
 
 
 def call(net: vkrnn.Network, given: dict[str, Any], ends: dict[str, Any], above: Any) -> list[Any]:

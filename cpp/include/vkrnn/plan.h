@@ -180,10 +180,23 @@ struct Loop {
 // after another, as those of a plan.
 struct Wavefront {
     using Piece = std::vector<std::variant<Dispatch, Loop>>;
-    using Lane = std::vector<Piece>;
+    struct Lane {
+        Piece before;  // needs no other lane, and ends before the first piece begins
+        std::vector<Piece> pieces;
+        Piece after;  // begins when the last piece is done
+        bool operator==(const Lane&) const = default;
+    };
     std::vector<Lane> lanes;  // all have as many pieces
     bool operator==(const Wavefront&) const = default;
 };
+
+// Calls `each` with what a lane does before its pieces, with each piece, and with what it does after them.
+template <class Each>
+void for_each_piece(auto& lane, const Each& each) {
+    each(lane.before);
+    for (auto& piece : lane.pieces) each(piece);
+    each(lane.after);
+}
 
 using Step = std::variant<Clear, Dispatch, Loop, Wavefront>;
 
@@ -197,8 +210,9 @@ void for_each_dispatch(Some& some, const Each& each) {
         for (auto& dispatch : some.body) each(dispatch);
     } else if constexpr (std::same_as<Plain, Wavefront>) {
         for (auto& lane : some.lanes)
-            for (auto& piece : lane)
+            for_each_piece(lane, [&](auto& piece) {
                 for (auto& step : piece) for_each_dispatch(step, each);
+            });
     } else if constexpr (!std::same_as<Plain, Clear>) {
         std::visit([&](auto& alternative) { for_each_dispatch(alternative, each); }, some);
     }

@@ -245,7 +245,7 @@ void PlanBuilder::add(Loop loop, std::int64_t steps) {
     Wavefront::Lane lane;
     for (std::int64_t begin = 0; begin < loop.count; begin += turns) {
         const auto first = static_cast<std::int32_t>(loop.first + begin * loop.increment);
-        lane.push_back({Loop{std::min(turns, loop.count - begin), first, loop.increment, loop.body}});
+        lane.pieces.push_back({Loop{std::min(turns, loop.count - begin), first, loop.increment, loop.body}});
     }
     lane_ = plan_.steps.size();
     add(Step(Wavefront{{std::move(lane)}}));
@@ -253,14 +253,18 @@ void PlanBuilder::add(Loop loop, std::int64_t steps) {
 
 void PlanBuilder::add_lane(const std::function<void(const TimeRows&)>& add) {
     lane_ = plan_.steps.size();
-    this->add(Step(Wavefront{{Wavefront::Lane(static_cast<std::size_t>(plan_.spec.pieces()))}}));
+    Wavefront::Lane lane;
+    lane.pieces.resize(static_cast<std::size_t>(plan_.spec.pieces()));
+    this->add(Step(Wavefront{{std::move(lane)}}));
     add_to_pieces(Place::after, add);
 }
 
 void PlanBuilder::add_to_pieces(Place place, const std::function<void(const TimeRows&)>& add) {
     adds_pieces_ = true;
-    const auto lane = [this]() -> Wavefront::Lane& { return std::get<Wavefront>(plan_.steps.at(lane_)).lanes.front(); };
-    for (std::size_t i = 0; i < lane().size(); ++i) {
+    const auto pieces = [this]() -> std::vector<Wavefront::Piece>& {
+        return std::get<Wavefront>(plan_.steps.at(lane_)).lanes.front().pieces;
+    };
+    for (std::size_t i = 0; i < pieces().size(); ++i) {
         const TimeRows rows = rows_of_piece(plan_.spec, static_cast<std::int64_t>(i));
         Wavefront::Piece made;
         for (Dispatch& dispatch : collect([&] { add(rows); })) {
@@ -271,7 +275,7 @@ void PlanBuilder::add_to_pieces(Place place, const std::function<void(const Time
                            std::make_move_iterator(before_lane_.begin()), std::make_move_iterator(before_lane_.end()));
         lane_ += before_lane_.size();
         before_lane_.clear();
-        Wavefront::Piece& piece = lane()[i];
+        Wavefront::Piece& piece = pieces()[i];
         piece.insert(place == Place::before ? piece.begin() : piece.end(), std::make_move_iterator(made.begin()),
                      std::make_move_iterator(made.end()));
     }

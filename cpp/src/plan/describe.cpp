@@ -124,13 +124,20 @@ public:
     void operator()(const Wavefront& wavefront) const {
         for (std::size_t l = 0; l < wavefront.lanes.size(); ++l) {
             const Wavefront::Lane& lane = wavefront.lanes[l];
-            out_ << indent_ << "lane " << l + 1 << " of " << wavefront.lanes.size() << ", the first of " << lane.size()
-                 << " pieces\n";
-            for (const auto& step : lane.front()) std::visit(Steps(out_, plan_, indent_ + "  "), step);
+            const std::string name = "lane " + std::to_string(l + 1) + " of " + std::to_string(wavefront.lanes.size());
+            show(name + ", before its pieces", lane.before);
+            show(name + ", the first of " + std::to_string(lane.pieces.size()) + " pieces", lane.pieces.front());
+            show(name + ", after its pieces", lane.after);
         }
     }
 
 private:
+    void show(const std::string& name, const Wavefront::Piece& piece) const {
+        if (piece.empty()) return;
+        out_ << indent_ << name << '\n';
+        for (const auto& step : piece) std::visit(Steps(out_, plan_, indent_ + "  "), step);
+    }
+
     std::ostream& out_;
     const Plan& plan_;
     std::string indent_;

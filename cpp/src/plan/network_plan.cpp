@@ -161,15 +161,20 @@ private:
     // Adds a part's lane to the wavefront, or its pieces to the last lane.
     void add_lane(Wavefront::Lane lane, bool is_new) {
         if (is_new) return wavefront_.lanes.push_back(std::move(lane));
-        for (std::size_t i = 0; i < lane.size(); ++i)
-            std::ranges::move(lane[i], std::back_inserter(wavefront_.lanes.back()[i]));
+        Wavefront::Lane& last = wavefront_.lanes.back();
+        const auto append = [](Wavefront::Piece& to, Wavefront::Piece& from) {
+            std::ranges::move(from, std::back_inserter(to));
+        };
+        append(last.before, lane.before);
+        for (std::size_t i = 0; i < lane.pieces.size(); ++i) append(last.pieces[i], lane.pieces[i]);
+        append(last.after, lane.after);
     }
 
-    // Adds the wavefront, and then what its layers do after their loops.
+    // Adds the wavefront, and then what its layers do after it.
     void end_lanes() {
         if (wavefront_.lanes.empty()) return;
         const auto lanes = static_cast<double>(wavefront_.lanes.size());
-        const auto pieces = static_cast<double>(wavefront_.lanes.front().size());
+        const auto pieces = static_cast<double>(wavefront_.lanes.front().pieces.size());
         const LaneCosts& costs = costs_of(profile_).lanes;
         std::int64_t dispatches = 0;
         for_each_dispatch(wavefront_, [&](const Dispatch& /*dispatch*/) { ++dispatches; });
@@ -209,7 +214,8 @@ private:
             plan_.loop_microseconds += part.loop_microseconds;
         else
             longest_lane_ = std::max(longest_lane_, part.loop_microseconds);
-        std::vector<Step>* to = &plan_.steps;
+        std::vector<Step> before, after;
+        std::optional<Wavefront::Lane> lane;
         bool is_first = true;
         for (Step step : part.steps) {
             for_each_dispatch(step, [&](Dispatch& dispatch) { link(dispatch, part, links); });
@@ -217,16 +223,38 @@ private:
                 if (has_zeros && clear->buffer == kZerosBuffer) continue;
                 *clear = {links.at(clear->buffer), filled(clear->fills, links)};
             } else if (auto* wavefront = std::get_if<Wavefront>(&step)) {
-                add_lane(std::move(wavefront->lanes.front()), is_layer);
-                to = &after_lanes_;
+                lane = std::move(wavefront->lanes.front());
                 is_first = true;
                 continue;
             } else if (auto* dispatch = std::get_if<Dispatch>(&step)) {
                 dispatch->after |= is_first;  // what it reads may be what another part has just written
             }
             is_first = is_first && std::holds_alternative<Clear>(step);
-            to->push_back(std::move(step));
+            (lane ? after : before).push_back(std::move(step));
         }
+        if (lane) {
+            move_into_lane(before, lane->before);
+            move_into_lane(after, lane->after);
+            add_lane(std::move(*lane), is_layer);
+        }
+        std::ranges::move(before, std::back_inserter(plan_.steps));
+        std::ranges::move(after, std::back_inserter(after_lanes_));
+    }
+
+    // Moves what a layer does before or after its pieces into its lane, so that it runs beside other lanes. On the CPU,
+    // all threads share it instead.
+    void move_into_lane(std::vector<Step>& steps, Wavefront::Piece& to) const {
+        if (profile_.backend == Backend::native) return;
+        std::vector<Step> clears;
+        for (Step& step : steps) {
+            if (auto* const dispatch = std::get_if<Dispatch>(&step))
+                to.emplace_back(std::move(*dispatch));
+            else if (auto* const loop = std::get_if<Loop>(&step))
+                to.emplace_back(std::move(*loop));
+            else
+                clears.push_back(std::move(step));
+        }
+        steps = std::move(clears);
     }
 
     // A prepacked copy is kept with its input. What another layer writes has no copies.
@@ -279,7 +307,7 @@ private:
     NetworkPlan made_;
     std::map<NetworkTensor, std::size_t> inputs_;
     Wavefront wavefront_;            // of the layers that have been added last
-    std::vector<Step> after_lanes_;  // what these layers do after their loops
+    std::vector<Step> after_lanes_;  // what these layers do after it
     double longest_lane_ = 0;        // estimated microseconds of its loop
 };
 

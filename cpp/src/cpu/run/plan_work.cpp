@@ -48,9 +48,9 @@ bool run_task(const Task& task, Member& member) {
 }
 
 LaneTimes times_of(const Plan& plan, const Wavefront& wavefront, const Target& target) {
-    LaneTimes times(wavefront.lanes.front().size());
+    LaneTimes times(wavefront.lanes.front().pieces.size());
     for (const Wavefront::Lane& lane : wavefront.lanes)
-        for (const auto& step : lane.front()) {  // all pieces but the last one have as many steps
+        for (const auto& step : lane.pieces.front()) {  // all pieces but the last one have as many steps
             const auto& dispatch = std::get<Dispatch>(step);
             const Kernel& kernel = plan.kernels[dispatch.kernel];
             const NamedKernel& named = find_kernel(target, kernel.shader);
@@ -73,7 +73,7 @@ PlanWork::PlanWork(const Plan& plan, const Target& target, unsigned most, std::s
             std::vector<std::vector<std::vector<Task>>> tasks;  // by lane and piece
             for (const Wavefront::Lane& lane : wavefront->lanes) {
                 tasks.emplace_back();
-                for (const Wavefront::Piece& piece : lane) {
+                for (const Wavefront::Piece& piece : lane.pieces) {
                     tasks.back().push_back(maker.make(piece));
                     dispatches_ += piece.size();
                 }

@@ -212,14 +212,18 @@ void Execution::step(const Loop& loop) {
 void Execution::step(const Wavefront& wavefront) {
     const std::size_t lanes = wavefront.lanes.size();
     const SideStreams::Lease lease(side_streams_, stream_, lanes);
-    for (std::size_t piece = 0; piece < wavefront.lanes.front().size(); ++piece)
+    const auto run = [&](std::size_t lane, const Wavefront::Piece& piece) {
+        current_ = lease.stream(lane);
+        for (const auto& each : piece) std::visit([&](const auto& next) { step(next); }, each);
+    };
+    for (std::size_t piece = 0; piece < wavefront.lanes.front().pieces.size(); ++piece)
         for (std::size_t lane = 0; lane < lanes; ++lane) {
+            if (piece == 0) run(lane, wavefront.lanes[lane].before);
             if (lane > 0) lease.wait(lane, lane - 1);
-            current_ = lease.stream(lane);
-            for (const auto& each : wavefront.lanes[lane][piece])
-                std::visit([&](const auto& next) { step(next); }, each);
+            run(lane, wavefront.lanes[lane].pieces[piece]);
             lease.record(lane);
         }
+    for (std::size_t lane = 0; lane < lanes; ++lane) run(lane, wavefront.lanes[lane].after);
     current_ = stream_;
 }
 

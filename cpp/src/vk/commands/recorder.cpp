@@ -273,31 +273,45 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 }
 
 void Recorder::step(const Wavefront& wavefront, std::span<const Slice> placements) {
-    const std::size_t lanes = wavefront.lanes.size(), pieces = wavefront.lanes.front().size();
+    const std::size_t lanes = wavefront.lanes.size(), pieces = wavefront.lanes.front().pieces.size();
+    std::vector<const Wavefront::Piece*> before, after;
+    for (const Wavefront::Lane& lane : wavefront.lanes) {
+        before.push_back(&lane.before);
+        after.push_back(&lane.after);
+    }
+    together(before, placements);
     for (std::size_t diagonal = 0; diagonal + 1 < lanes + pieces; ++diagonal) {
-        std::vector<std::vector<Ready>> together;
-        std::size_t longest = 0;
+        std::vector<const Wavefront::Piece*> found;
         for (std::size_t lane = 0; lane < std::min(lanes, diagonal + 1); ++lane) {
-            if (diagonal - lane >= pieces) {
-                continue;
+            if (diagonal - lane < pieces) {
+                found.push_back(&wavefront.lanes[lane].pieces[diagonal - lane]);
             }
-            std::vector<Ready>& piece = together.emplace_back();
-            for (const auto& step : wavefront.lanes[lane][diagonal - lane]) {
-                if (const auto* loop = std::get_if<Loop>(&step)) {
-                    unroll(*loop, placements, [&](const Ready& one) { piece.push_back(one); });
-                } else {
-                    piece.push_back(ready(std::get<Dispatch>(step), placements));
-                }
-            }
-            longest = std::max(longest, piece.size());
         }
-        for (std::size_t i = 0; i < longest; ++i) {
-            begin_next_if_full();
-            bool after = true;
-            for (const std::vector<Ready>& piece : together) {
-                if (i < piece.size()) {
-                    record(piece[i], std::exchange(after, false));
-                }
+        together(found, placements);
+    }
+    together(after, placements);
+}
+
+void Recorder::together(std::span<const Wavefront::Piece* const> pieces, std::span<const Slice> placements) {
+    std::vector<std::vector<Ready>> found;
+    std::size_t longest = 0;
+    for (const Wavefront::Piece* const piece : pieces) {
+        std::vector<Ready>& steps = found.emplace_back();
+        for (const auto& step : *piece) {
+            if (const auto* loop = std::get_if<Loop>(&step)) {
+                unroll(*loop, placements, [&](const Ready& one) { steps.push_back(one); });
+            } else if (const auto& dispatch = std::get<Dispatch>(step); !is_left_out(full_, dispatch.fills)) {
+                steps.push_back(ready(dispatch, placements));
+            }
+        }
+        longest = std::max(longest, steps.size());
+    }
+    for (std::size_t i = 0; i < longest; ++i) {
+        begin_next_if_full();
+        bool after = true;
+        for (const std::vector<Ready>& steps : found) {
+            if (i < steps.size()) {
+                record(steps[i], std::exchange(after, false));
             }
         }
     }
