@@ -37,8 +37,8 @@ struct Product {
     std::int64_t m = 0, n = 0, k = 0, batches = 1;
     Matrix a{}, b{}, c{};
     std::int64_t sets = 1;
-    // If this is a part of a product, the rows of the whole. Strategies choose tiles and algorithms for the whole, so
-    // that the parts have its bits.
+    // If this is a part of a product, the rows of the whole. Strategies add a part's sums in the order of the whole, so
+    // that it has the same bits.
     std::int64_t whole_m = 0;
 
     [[nodiscard]] Product whole() const {
@@ -183,8 +183,6 @@ public:
     void add_to_pieces(Place place, const std::function<void(const TimeRows&)>& add);
     // Adds the steps that `add` adds. Within add_to_pieces(), they come before the lane, for all pieces.
     void before_lane(const std::function<void()>& add);
-    // Returns whether the call's lane has been added, if it is one of a wavefront.
-    [[nodiscard]] bool has_lane() const { return lane_ != 0; }
     // Returns the dispatches that `add` adds, for a loop's body, instead of adding them to the plan.
     std::vector<Dispatch> collect(const std::function<void()>& add);
     void count_flops(double flops) { plan_.flops += flops; }

@@ -100,13 +100,14 @@ constexpr CostTable kHopper{
                            .rounded_flops_per_us = 3e8,
                            .least_matrix_flops = 2e8,  // limit
                            .float64_factor = 4,
-                           .library_forward = 25,
+                           .library_forward = 8.8,
                            .library_gradients = 2,
                            .library_flops_per_us = 3.8e8,
                            .half_library_flops_per_us = 7e8,
                            .exact_library_flops_per_us = 5e7},
-              .lanes = {.forward_dispatch = 7.3,                                                   // limit
-                        .backward_dispatch = 12,                                                   // limit
+              .lanes = {.forward_dispatch = 4,                                                     // limit
+                        .backward_dispatch = 6,                                                    // limit
+                        .other_dispatch = 1.5,                                                     // limit
                         .forward = {.kept = 0.53, .loading = 0.82, .slices = 0.6, .matrices = 1},  // limit
                         .backward = {.kept = 1, .loading = 0.8, .slices = 1, .matrices = 2},       // limit
                         .most_time = 0.92}}};                                                      // limit

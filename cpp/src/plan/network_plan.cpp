@@ -177,11 +177,18 @@ private:
         const auto pieces = static_cast<double>(wavefront_.lanes.front().pieces.size());
         const LaneCosts& costs = costs_of(profile_).lanes;
         std::int64_t dispatches = 0;
-        for_each_dispatch(wavefront_, [&](const Dispatch& /*dispatch*/) { ++dispatches; });
+        for (const Wavefront::Lane& lane : wavefront_.lanes)
+            for (const Wavefront::Piece& piece : lane.pieces)
+                for (const auto& step : piece)
+                    for_each_dispatch(step, [&](const Dispatch& /*dispatch*/) { ++dispatches; });
         const double waits = static_cast<double>(dispatches) / lanes *
                              (spec_.layers.front().gradients ? costs.backward_dispatch : costs.forward_dispatch);
         plan_.loop_microseconds += (longest_lane_ + waits) * (pieces + lanes - 1) / pieces;
         longest_lane_ = 0;
+        std::size_t others = 0;
+        for (const Wavefront::Lane& lane : wavefront_.lanes)
+            others = std::max(others, lane.before.size() + lane.after.size());
+        plan_.products_microseconds += costs.other_dispatch * static_cast<double>(others);
         plan_.steps.emplace_back(std::exchange(wavefront_, {}));
         std::ranges::move(after_lanes_, std::back_inserter(plan_.steps));
         after_lanes_.clear();
@@ -292,6 +299,9 @@ private:
 
     NetworkPlan finish() {
         end_lanes();
+        const auto others =
+            std::ranges::count_if(plan_.steps, [](const Step& step) { return std::holds_alternative<Dispatch>(step); });
+        plan_.products_microseconds += costs_of(profile_).lanes.other_dispatch * static_cast<double>(others);
         clear_first(plan_);
         plan_.shared = shared_scratch(plan_, profile_.max_allocation);
         made_.plan = std::make_shared<const Plan>(std::move(plan_));

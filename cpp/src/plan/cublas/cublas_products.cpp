@@ -1,5 +1,6 @@
 #include "cublas_products.h"
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <numeric>
@@ -24,23 +25,22 @@ std::uint32_t alignment_of(const PlanBuilder& builder, const Matrix& matrix, std
     return static_cast<std::uint32_t>(std::gcd(kBufferAlignment, elements * builder.element_bytes(matrix.buffer)));
 }
 
-// Each for products that run one after the other. While the lanes of a wavefront run, only those of lanes are needed.
-struct Workspaces {
-    std::optional<std::size_t> usual, of_lane, after_lane;
+// For all products, because they run one after the other.
+struct Workspace {
+    std::optional<std::size_t> buffer;
 };
 
-// Returns the size of a product's workspace. The lanes of a wavefront share what a call has.
-std::uint32_t workspace_bytes(const PlanBuilder& builder, const Product& p) {
-    return p.whole_m == 0 ? kLibraryWorkspace : kLibraryWorkspace / std::bit_ceil(u32(builder.spec().lanes));
+// Returns the size of the workspace. The lanes of a wavefront share what a call has.
+std::uint32_t workspace_bytes(const PlanBuilder& builder) {
+    return kLibraryWorkspace / std::bit_ceil(u32(builder.spec().lanes));
 }
 
-std::size_t workspace_of(PlanBuilder& builder, const Product& p) {
-    auto& all = builder.notes<Workspaces>();
-    std::optional<std::size_t>& buffer = p.whole_m != 0 ? all.of_lane : builder.has_lane() ? all.after_lane : all.usual;
+std::size_t workspace_of(PlanBuilder& builder) {
+    std::optional<std::size_t>& buffer = builder.notes<Workspace>().buffer;
     if (!buffer)
         buffer =
-            builder.scratch("cublas workspace", workspace_bytes(builder, p) /
-                                                    static_cast<std::int64_t>(compute_bytes(builder.spec().dtype)));
+            builder.scratch("cublas workspace",
+                            workspace_bytes(builder) / static_cast<std::int64_t>(compute_bytes(builder.spec().dtype)));
     return *buffer;
 }
 
@@ -87,14 +87,15 @@ Matrix CublasProducts::operand(PlanBuilder& builder, const Matrix& matrix, std::
 }
 
 void CublasProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
-    const Matrix a = operand(builder, p.a, p.whole_m != 0 ? p.m : 0), b = operand(builder, p.b, 0);
+    const bool is_part = p.whole_m != 0;
+    const Matrix a = operand(builder, p.a, is_part ? p.m : 0), b = operand(builder, p.b, 0);
     const bool rounds = builder.spec().precision == Precision::tf32;
 
     LibraryProduct work{};
     work.a = builder.at(a.buffer, a.offset);
     work.b = builder.at(b.buffer, b.offset);
     work.c = builder.at(p.c.buffer, p.c.offset);
-    work.workspace = builder.at(workspace_of(builder, p), 0);
+    work.workspace = builder.at(workspace_of(builder), 0);
     work.m = p.m;
     work.n = p.n;
     work.k = p.k;
@@ -108,14 +109,15 @@ void CublasProducts::product(PlanBuilder& builder, const std::string& label, con
     work.a_alignment = alignment_of(builder, a, p.batches);
     work.b_alignment = alignment_of(builder, b, p.batches);
     work.c_alignment = alignment_of(builder, p.c, p.batches);
-    work.workspace_bytes = workspace_bytes(builder, p);
-    work.whole_m = p.whole().m;
+    work.workspace_bytes = workspace_bytes(builder);
+    work.chosen_m = is_part ? std::min(p.whole_m, builder.spec().piece_steps * builder.spec().N) : p.m;
     Constants constants;
     constants.flag(kAColumns, "a_columns", p.a.columns)
         .flag(kBColumns, "b_columns", p.b.columns)
         .set(kOperandDtype, "operands", static_cast<std::uint32_t>(builder.spec().dtype), Constants::As::dtype)
         .set(kResultDtype, "result", static_cast<std::uint32_t>(dtype_of(builder, p.c.buffer)), Constants::As::dtype)
-        .flag(kRoundsOperands, "tf32", rounds);
+        .flag(kRoundsOperands, "tf32", rounds)
+        .flag(kUndivided, "undivided", is_part);
     builder.dispatch(label, builder.kernel(std::string(kLibraryProduct), std::move(constants)), {0, 0, 0},
                      make_block(work), independent);
 }
