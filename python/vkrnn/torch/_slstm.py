@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from vkrnn.descriptors import SLSTMDescriptor
 from vkrnn.results import STATES
+from vkrnn.torch._autocast import autocast_dtype, in_dtype
 from vkrnn.torch._functions import slstm
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._operations import RESETS
@@ -254,13 +255,14 @@ class SLSTM(Starts):
         named = {} if states is None else {state.initial: each for state, each in zip(STATES, states, strict=True)}
         named |= {name: resets[name] for name in RESETS[1:] if resets[name] is not None}
         last: list[list[Tensor]] = [[] for _ in STATES]
-        output = source
+        dtype = autocast_dtype(source, self)
+        output = source = in_dtype(source, dtype)
         for number in range(self.num_layers):
             if number > 0:
                 output = torch.nn.functional.dropout(output, self.dropout, self.training)
-            given: dict[str, Any] = {"lengths": lengths, "reset": resets["reset"]}
+            given: dict[str, Any] = {"lengths": lengths, "reset": in_dtype(resets["reset"], dtype)}
             for name, tensor in named.items():
-                own = tensor[number * D : (number + 1) * D]
+                own = in_dtype(tensor[number * D : (number + 1) * D], dtype)
                 given[name] = own.transpose(0, 1).reshape(N, D * self.hidden_size)
             if self.recurrent_dropout and self.training:
                 ones = source.new_ones(1, N, D * self.hidden_size)
@@ -274,9 +276,9 @@ class SLSTM(Starts):
                 )
             found = slstm(
                 output,
-                self._weight("weight_hh", number),
-                input_weight=self._weight("weight_ih", number),
-                bias=self._weight("bias", number) if self.bias else None,
+                in_dtype(self._weight("weight_hh", number), dtype),
+                input_weight=in_dtype(self._weight("weight_ih", number), dtype),
+                bias=in_dtype(self._weight("bias", number), dtype) if self.bias else None,
                 descriptor=self.descriptor,
                 **given,
             )
