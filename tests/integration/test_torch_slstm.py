@@ -152,6 +152,23 @@ def test_autocast() -> None:
         module(x)
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own
+def test_what_pytorchs_modules_are_needed_for() -> None:
+    """torch.jit.script refuses a model with the module. `revert` leaves the module alone, and says so."""
+    model = torch.nn.ModuleDict({"a": SLSTM(I, H), "b": vkrnn.torch.GRU(I, H)})
+    refused = "[vkrnn.torch.SLSTM] torch.jit.script: PyTorch has no sLSTM; use torch.jit.trace under torch.no_grad()"
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(refused)}$"):
+        torch.jit.script(model)
+    expected = "[vkrnn.torch.revert] left to vkrnn, because PyTorch has no sLSTM: SLSTM at 'a'"
+    with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$") as shown:
+        vkrnn.torch.revert(model)
+    assert shown[0].filename == __file__
+    assert type(model["a"]) is SLSTM
+    assert type(model["b"]) is torch.nn.GRU
+    with torch.no_grad():
+        torch.jit.trace(model["a"], (torch.zeros(T, N, I),))
+
+
 def test_repr_and_state_dict() -> None:
     module = module_of(num_layers=2, bidirectional=True, clip=0.5)
     assert repr(module) == "vkrnn.torch.SLSTM(5, 4, num_layers=2, bidirectional=True, clip=0.5)"

@@ -144,6 +144,12 @@ class SLSTM(Starts):
             torch.nn.init.uniform_(weight, -limit, limit)
         self._set_starts()
 
+    def __prepare_scriptable__(self) -> Any:
+        """Refuse torch.jit.script, which would need a module of PyTorch's in the place of this one."""
+        raise NotImplementedError(
+            f"{_WHERE} torch.jit.script: PyTorch has no sLSTM; use torch.jit.trace under torch.no_grad()"
+        )
+
     def _get_name(self) -> str:
         kind = type(self)
         return f"vkrnn.torch.{kind.__name__}" if kind.__module__ == "vkrnn.torch" else kind.__name__
