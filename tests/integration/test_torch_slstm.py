@@ -153,7 +153,7 @@ def test_autocast() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
-def test_what_pytorchs_modules_are_needed_for() -> None:
+def test_script_and_revert() -> None:
     """torch.jit.script refuses a model with the module. `revert` leaves the module alone, and says so."""
     model = torch.nn.ModuleDict({"a": SLSTM(I, H), "b": vkrnn.torch.GRU(I, H)})
     refused = "[vkrnn.torch.SLSTM] torch.jit.script: PyTorch has no sLSTM; use torch.jit.trace under torch.no_grad()"
