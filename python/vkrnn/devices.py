@@ -55,7 +55,7 @@ class Device:
         How the layers of a network run: with 0 one after the other, otherwise as a wavefront, in which each layer works
         on pieces of this many time steps, and the layer above on the piece before. Neighbouring layers that run forward
         in one direction can be a wavefront, if the device's strategies can. If not given, what is faster by the
-        estimates. The results are the same.
+        estimates. On the CPU, the results have the same bits either way; on other devices, they may differ by rounding.
     **parameters : int, optional
         Tuning parameters of strategies, such as ``lanes``, ``rows`` and ``workgroup`` of the schedule ``steps``.
         `docs/devices.md` lists them.

@@ -220,12 +220,13 @@ def _with_tf32(module: Any, x: Any, *, allowed: bool) -> Any:
 
 def test_autocast() -> None:
     """Modules compute in the type of the block, as PyTorch's do."""
-    module, x = ours.GRU(I, H, backend="vkrnn").cuda(), torch.randn(T, N, I, device="cuda")
-    with torch.autocast("cuda", torch.bfloat16):
-        output, last = module(x)
-    assert output.dtype == last.dtype == torch.bfloat16
-    output.float().sum().backward()
-    assert module.weight_ih_l0.grad.dtype == torch.float32
+    x = torch.randn(T, N, I, device="cuda")
+    for module in (ours.GRU(I, H, backend="vkrnn").cuda(), ours.SLSTM(I, H).cuda()):
+        with torch.autocast("cuda", torch.bfloat16):
+            output, last = module(x)
+        assert output.dtype == last[0].dtype == torch.bfloat16
+        output.float().sum().backward()
+        assert module.weight_ih_l0.grad.dtype == torch.float32
 
 
 def test_tensors_that_need_a_copy() -> None:

@@ -133,6 +133,42 @@ def test_compiles_into_one_graph() -> None:
     assert torch.equal(compiled(x)[0], module(x)[0])
 
 
+def test_autocast() -> None:
+    """Within torch.autocast, the module computes in its parameters' dtype, whatever dtype its arguments have."""
+    module = SLSTM(I, H, num_layers=2, learn_initial_state=True)
+    x, reset = source_of(T, N, I).bfloat16(), torch.rand(T, N).bfloat16()
+    starts = source_of(2, N, H).bfloat16()
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, [6, 4, 2])
+    with torch.autocast("cpu", torch.bfloat16):
+        output, last = module(x, reset=reset, reset_state=starts)
+        of_packed = module(packed)[0]
+    wanted, wanted_last = module(x.float(), reset=reset.float(), reset_state=starts.float())
+    assert torch.equal(output, wanted)
+    assert all(torch.equal(one, other) for one, other in zip(last, wanted_last, strict=True))
+    assert of_packed.data.dtype == torch.float32
+    output.sum().backward()
+    assert module.weight_hh_l1.grad.dtype == torch.float32
+    with pytest.raises(TypeError, match="dtype"):
+        module(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own
+def test_script_and_revert() -> None:
+    """torch.jit.script refuses a model with the module. `revert` leaves the module alone, and says so."""
+    model = torch.nn.ModuleDict({"a": SLSTM(I, H), "b": vkrnn.torch.GRU(I, H)})
+    refused = "[vkrnn.torch.SLSTM] torch.jit.script: PyTorch has no sLSTM; use torch.jit.trace under torch.no_grad()"
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(refused)}$"):
+        torch.jit.script(model)
+    expected = "[vkrnn.torch.revert] left to vkrnn, because PyTorch has no sLSTM: SLSTM at 'a'"
+    with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$") as shown:
+        vkrnn.torch.revert(model)
+    assert shown[0].filename == __file__
+    assert type(model["a"]) is SLSTM
+    assert type(model["b"]) is torch.nn.GRU
+    with torch.no_grad():
+        torch.jit.trace(model["a"], (torch.zeros(T, N, I),))
+
+
 def test_repr_and_state_dict() -> None:
     module = module_of(num_layers=2, bidirectional=True, clip=0.5)
     assert repr(module) == "vkrnn.torch.SLSTM(5, 4, num_layers=2, bidirectional=True, clip=0.5)"

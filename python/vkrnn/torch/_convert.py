@@ -14,6 +14,7 @@ from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._classes import TORCHS, behind, is_own, torchs_class
 from vkrnn.torch._modules import GRU, LSTM, RNN
 from vkrnn.torch._recurrent import Recurrent
+from vkrnn.torch._slstm import SLSTM
 
 __all__ = ["convert", "frozen", "revert"]
 
@@ -124,7 +125,8 @@ def revert(model: torch.nn.Module) -> Any:
     Warns
     -----
     UserWarning
-        If the model has subclasses of vkrnn's modules, with their names. They are left alone.
+        If the model has subclasses of vkrnn's modules, with their names, or an `SLSTM`, which PyTorch lacks. They are
+        left alone.
     """
     _require_module(model, "[vkrnn.torch.revert]")
     ours = [each for each in model.named_modules() if isinstance(each[1], (Recurrent, Cell))]
@@ -137,6 +139,9 @@ def revert(model: torch.nn.Module) -> Any:
         warn_caller(
             f"[vkrnn.torch.revert] left to vkrnn, because they are subclasses of its modules: {', '.join(left)}"
         )
+    slstms = [repr(name) for name, each in model.named_modules() if isinstance(each, SLSTM)]
+    if slstms:
+        warn_caller(f"[vkrnn.torch.revert] left to vkrnn, because PyTorch has no sLSTM: SLSTM at {', '.join(slstms)}")
     for module in found:
         if isinstance(module, Recurrent):
             module.set_frozen(False)

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vkrnn._base.generics import Self
 from vkrnn._interop.torch_tensors import to_array, to_tensor
 from vkrnn._ops.prepared import Prepared
+from vkrnn.torch._autocast import autocast_dtype, in_dtype
 from vkrnn.torch._autograd import Form, apply_network, with_trained
 from vkrnn.torch._choice import choose
 from vkrnn.torch._classes import scriptable
@@ -139,9 +140,9 @@ class Recurrent(Options):
     def _compute(self, input: Any, hx: Any, resets: Any = _NO_RESETS) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":
             hx = tuple(hx)
-        if (dtype := self._autocast(input)) is not None:
+        if (dtype := autocast_dtype(input, self)) is not None:
             input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
-            resets = [_in_type(each, dtype) for each in resets]
+            resets = [in_dtype(each, dtype) for each in resets]
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, resets)
         if input.dim() not in (2, 3):
@@ -174,18 +175,6 @@ class Recurrent(Options):
         if self.batch_first and reset.dim() > 1:
             reset = reset.transpose(0, 1)
         return reset, *starts
-
-    def _autocast(self, input: Any) -> torch.dtype | None:  # noqa: A002
-        """Return the type to compute in within torch.autocast; None outside of it.
-
-        On a CUDA device it is autocast's own, as of PyTorch's modules. On the CPU it is the parameters', because a
-        smaller type would make nothing faster.
-        """
-        data = input.data if isinstance(input, PackedSequence) else input
-        if data.is_cuda:  # autocast leaves float64 as it is
-            converts = torch.is_autocast_enabled("cuda") and data.is_floating_point() and data.dtype != torch.float64
-            return torch.get_autocast_dtype("cuda") if converts else None
-        return self.weight_hh_l0.dtype if torch.is_autocast_enabled("cpu") else None
 
     def _forward_packed(self, packed: PackedSequence, hx: Any, resets: Any) -> tuple[PackedSequence, Any]:
         """Compute packed sequences without padding them."""
@@ -434,12 +423,6 @@ class Recurrent(Options):
 
 def _takes_gradients(tensors: list[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def _in_type(reset: Any, dtype: torch.dtype) -> Any:
-    """Convert an argument of resets, unless it is None or of bool."""
-    data = reset.data if isinstance(reset, PackedSequence) else reset
-    return reset if data is None or data.dtype == torch.bool else reset.to(dtype)
 
 
 def _equal(order: Tensor | None, other: Tensor | None) -> bool:

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from vkrnn.descriptors import SLSTMDescriptor
 from vkrnn.results import STATES
+from vkrnn.torch._autocast import autocast_dtype, in_dtype
 from vkrnn.torch._functions import slstm
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._operations import RESETS
@@ -143,6 +144,12 @@ class SLSTM(Starts):
             torch.nn.init.uniform_(weight, -limit, limit)
         self._set_starts()
 
+    def __prepare_scriptable__(self) -> Any:
+        """Refuse torch.jit.script, which would need a module of PyTorch's in the place of this one."""
+        raise NotImplementedError(
+            f"{_WHERE} torch.jit.script: PyTorch has no sLSTM; use torch.jit.trace under torch.no_grad()"
+        )
+
     def _get_name(self) -> str:
         kind = type(self)
         return f"vkrnn.torch.{kind.__name__}" if kind.__module__ == "vkrnn.torch" else kind.__name__
@@ -254,13 +261,14 @@ class SLSTM(Starts):
         named = {} if states is None else {state.initial: each for state, each in zip(STATES, states, strict=True)}
         named |= {name: resets[name] for name in RESETS[1:] if resets[name] is not None}
         last: list[list[Tensor]] = [[] for _ in STATES]
-        output = source
+        dtype = autocast_dtype(source, self)
+        output = source = in_dtype(source, dtype)
         for number in range(self.num_layers):
             if number > 0:
                 output = torch.nn.functional.dropout(output, self.dropout, self.training)
-            given: dict[str, Any] = {"lengths": lengths, "reset": resets["reset"]}
+            given: dict[str, Any] = {"lengths": lengths, "reset": in_dtype(resets["reset"], dtype)}
             for name, tensor in named.items():
-                own = tensor[number * D : (number + 1) * D]
+                own = in_dtype(tensor[number * D : (number + 1) * D], dtype)
                 given[name] = own.transpose(0, 1).reshape(N, D * self.hidden_size)
             if self.recurrent_dropout and self.training:
                 ones = source.new_ones(1, N, D * self.hidden_size)
@@ -274,9 +282,9 @@ class SLSTM(Starts):
                 )
             found = slstm(
                 output,
-                self._weight("weight_hh", number),
-                input_weight=self._weight("weight_ih", number),
-                bias=self._weight("bias", number) if self.bias else None,
+                in_dtype(self._weight("weight_hh", number), dtype),
+                input_weight=in_dtype(self._weight("weight_ih", number), dtype),
+                bias=in_dtype(self._weight("bias", number), dtype) if self.bias else None,
                 descriptor=self.descriptor,
                 **given,
             )
