@@ -16,6 +16,7 @@ from tolerances import TORCH_IN_FLOAT64
 torch = require("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
 
 pytestmark = [
@@ -268,8 +269,13 @@ def test_results_are_new(kind: str) -> None:
         assert torch.equal(last.clone().add_(1), last.add_(1))
 
 
-def test_output_changed_in_place() -> None:
+@pytest.mark.parametrize("backend", ["native", "vulkan", "cuda"])
+def test_output_changed_in_place(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GRU's new state may be changed before the backward pass, as PyTorch's may."""
+    found_device = next((str(each.index) for each in vkrnn.devices() if each.backend == backend), None)
+    if found_device is None:
+        pytest.skip(f"no {backend} device")
+    monkeypatch.setenv("VKRNN_DEVICE", found_device)
     cell, x = ours.GRUCell(I, H, dtype=torch.float64, backend="vkrnn"), drawn(N, I)
     for _ in range(2):
         found = []

@@ -219,8 +219,9 @@ class Results:
         if self.run is not None:
             return self.run.run(operands)
         found = list(self.planned.run(operands).values())
+        # Autograd forbids changes in place of a Function's results that are views. `data` is none.
         return [
-            None if number < 0 else found[number].squeeze(0) if drops_axis else found[number]
+            None if number < 0 else found[number].squeeze(0).data if drops_axis else found[number]
             for number, drops_axis in self._wanted
         ]
 
