@@ -116,7 +116,7 @@ TEST(Wavefront, PiecesCoverTheTimeAxis) {
         EXPECT_EQ(steps_of(lane), (Steps{{69, 37}, {37, 5}, {5, -27}}));  // and here at step 0
 }
 
-// Each lane multiplies all rows once, in the order of its steps, with the algorithm of the first piece.
+// Each lane multiplies all rows once, in the order of its steps, with the algorithm of the whole product.
 TEST(Wavefront, PartsOfProductsCoverTheRows) {
     const Profile profile = large_gpu();
     for (const bool gradients : {false, true}) {
@@ -134,7 +134,7 @@ TEST(Wavefront, PartsOfProductsCoverTheRows) {
                         rows.push_back(product.m / 16);
                         offsets.push_back(static_cast<std::int64_t>(referenced_offset(product.c)) /
                                           (16 * product.c_ld * std::int64_t{sizeof(float)}));
-                        EXPECT_EQ(product.chosen_m, 32 * 16);
+                        EXPECT_EQ(product.whole_m, 70 * 16);
                     });
             EXPECT_EQ(rows, (std::vector<std::int64_t>{32, 32, 6}));
             EXPECT_EQ(offsets,

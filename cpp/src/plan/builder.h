@@ -37,8 +37,8 @@ struct Product {
     std::int64_t m = 0, n = 0, k = 0, batches = 1;
     Matrix a{}, b{}, c{};
     std::int64_t sets = 1;
-    // If this is a part of a product, the rows of the whole. Strategies add a part's sums in the order of the whole, so
-    // that it has the same bits.
+    // If this is a part of a product, the rows of the whole. Strategies choose tiles and algorithms for the whole, so
+    // that the parts have its bits.
     std::int64_t whole_m = 0;
 
     [[nodiscard]] Product whole() const {

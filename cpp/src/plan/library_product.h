@@ -21,7 +21,6 @@ enum LibraryConstant : std::uint32_t {
     kOperandDtype,    // of A and B
     kResultDtype,     // of C
     kRoundsOperands,  // whether float32 operands are rounded to TF32's ten bits of mantissa
-    kUndivided,  // whether the sum over k must not be divided, so that parts of a product have the bits of the whole
     kLibraryConstants,
 };
 
@@ -34,7 +33,7 @@ struct LibraryProduct {
     std::int64_t a_batch, b_batch, c_batch;
     std::uint32_t a_alignment, b_alignment, c_alignment;  // bytes
     std::uint32_t workspace_bytes;
-    std::int64_t chosen_m;  // the m for which the algorithm is chosen: that of the first part of a product in parts
+    std::int64_t whole_m;  // the m for which the algorithm is chosen: that of the product of which this is a part
 };
 
 // The workspace that NVIDIA recommends for its GPUs since Hopper.

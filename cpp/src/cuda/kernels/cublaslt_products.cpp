@@ -38,13 +38,12 @@ lt::ComputeType compute_type(const Kernel& kernel) {
     return constant(kernel, kRoundsOperands) != 0 ? lt::ComputeType::tf32 : lt::ComputeType::float32;
 }
 
-// Returns whether an algorithm does not divide sums, or adds the parts of a sum in the way that is allowed.
-bool adds_as(const lt::Algorithm& algorithm, lt::Reduction allowed) {
+bool is_in_order(const lt::Algorithm& algorithm) {
     lt::Reduction reduction{};
     std::size_t written = 0;
     lt::check(lt::functions().MatmulAlgoConfigGetAttribute(&algorithm, lt::AlgorithmAttribute::reduction, &reduction,
                                                            sizeof reduction, &written));
-    return reduction == lt::Reduction::none || reduction == allowed;
+    return reduction == lt::Reduction::none || reduction == lt::Reduction::compute_type;
 }
 
 }  // namespace
@@ -67,7 +66,6 @@ struct Products::Matmul {
         : b_columns(constant(kernel, kBColumns) != 0),
           a_columns(constant(kernel, kAColumns) != 0),
           doubles(is_double(kernel)),
-          reductions(constant(kernel, kUndivided) != 0 ? lt::Reduction::none : lt::Reduction::compute_type),
           desc(lt::functions().MatmulDescCreate, lt::functions().MatmulDescDestroy, compute_type(kernel),
                doubles ? lt::DataType::float64 : lt::DataType::float32),
           left(b_columns ? p.n : p.k, b_columns ? p.k : p.n, p.b_ld, p.batches, p.b_batch,
@@ -78,9 +76,9 @@ struct Products::Matmul {
         const auto set_one = lt::functions().MatmulDescSetAttribute;
         desc.set(set_one, lt::DescAttribute::transpose_a, b_columns ? lt::Operation::none : lt::Operation::transpose);
         desc.set(set_one, lt::DescAttribute::transpose_b, a_columns ? lt::Operation::transpose : lt::Operation::none);
-        // All parts of a product have the algorithm of the first one, unless the library refuses that.
-        if (p.chosen_m != p.m) algorithm = Matmul(handle, kernel, first_part(p)).algorithm;
-        if (p.chosen_m == p.m || !runs(handle, p)) choose(handle, p);
+        // Parts of a product have the algorithm of the whole, and so its bits, unless the library refuses that.
+        if (p.whole_m != p.m) algorithm = Matmul(handle, kernel, whole(p)).algorithm;
+        if (p.whole_m == p.m || !runs(handle, p)) choose(handle, p);
     }
 
     // Returns whether the library can run the algorithm.
@@ -91,8 +89,8 @@ struct Products::Matmul {
                found.workspace_bytes <= p.workspace_bytes;
     }
 
-    static LibraryProduct first_part(LibraryProduct p) {
-        p.m = p.chosen_m;
+    static LibraryProduct whole(LibraryProduct p) {
+        p.m = p.whole_m;
         return p;
     }
 
@@ -104,7 +102,7 @@ struct Products::Matmul {
             preference.set(all.MatmulPreferenceSetAttribute, attribute, value);
         };
         set(lt::PreferenceAttribute::workspace_bytes, std::uint64_t{p.workspace_bytes});
-        set(lt::PreferenceAttribute::reductions, reductions);
+        set(lt::PreferenceAttribute::reductions, lt::Reduction::compute_type);
         set(lt::PreferenceAttribute::alignment_a, p.b_alignment);
         set(lt::PreferenceAttribute::alignment_b, p.a_alignment);
         set(lt::PreferenceAttribute::alignment_c, p.c_alignment);
@@ -116,7 +114,7 @@ struct Products::Matmul {
         const auto usable = std::span(proposed).first(static_cast<std::size_t>(count));
         const auto found = std::ranges::find_if(usable, [&](const lt::HeuristicResult& each) {
             return each.state == lt::kSuccess && each.workspace_bytes <= p.workspace_bytes &&
-                   adds_as(each.algorithm, reductions);
+                   is_in_order(each.algorithm);
         });
         if (found == usable.end())
             throw LibraryError{"cuBLASLt has no algorithm for a product of " + std::to_string(p.m) + " x " +
@@ -125,7 +123,6 @@ struct Products::Matmul {
     }
 
     const bool b_columns, a_columns, doubles;
-    const lt::Reduction reductions;
     const lt::Owned<lt::MatmulDesc> desc;
     const Layout left, right, result;
     lt::Algorithm algorithm{};

@@ -1,6 +1,5 @@
 #include "cublas_products.h"
 
-#include <algorithm>
 #include <bit>
 #include <map>
 #include <numeric>
@@ -87,8 +86,7 @@ Matrix CublasProducts::operand(PlanBuilder& builder, const Matrix& matrix, std::
 }
 
 void CublasProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
-    const bool is_part = p.whole_m != 0;
-    const Matrix a = operand(builder, p.a, is_part ? p.m : 0), b = operand(builder, p.b, 0);
+    const Matrix a = operand(builder, p.a, p.whole_m != 0 ? p.m : 0), b = operand(builder, p.b, 0);
     const bool rounds = builder.spec().precision == Precision::tf32;
 
     LibraryProduct work{};
@@ -110,14 +108,13 @@ void CublasProducts::product(PlanBuilder& builder, const std::string& label, con
     work.b_alignment = alignment_of(builder, b, p.batches);
     work.c_alignment = alignment_of(builder, p.c, p.batches);
     work.workspace_bytes = workspace_bytes(builder);
-    work.chosen_m = is_part ? std::min(p.whole_m, builder.spec().piece_steps * builder.spec().N) : p.m;
+    work.whole_m = p.whole().m;
     Constants constants;
     constants.flag(kAColumns, "a_columns", p.a.columns)
         .flag(kBColumns, "b_columns", p.b.columns)
         .set(kOperandDtype, "operands", static_cast<std::uint32_t>(builder.spec().dtype), Constants::As::dtype)
         .set(kResultDtype, "result", static_cast<std::uint32_t>(dtype_of(builder, p.c.buffer)), Constants::As::dtype)
-        .flag(kRoundsOperands, "tf32", rounds)
-        .flag(kUndivided, "undivided", is_part);
+        .flag(kRoundsOperands, "tf32", rounds);
     builder.dispatch(label, builder.kernel(std::string(kLibraryProduct), std::move(constants)), {0, 0, 0},
                      make_block(work), independent);
 }

@@ -131,9 +131,7 @@ bool TiledProducts::runs_on(const Profile& profile) const {
 
 PortableProducts::Tiling TiledProducts::tiling(const PlanBuilder& builder, const Product& p, bool allow_slabs,
                                                Constants& constants) const {
-    TileGrid grid = best_grid(p.whole(), builder.spec().dtype, allow_slabs, builder.profile());
-    // A part has the slabs of the whole, and so its bits. The tile's size does not change the order of a sum.
-    if (p.whole_m != 0) grid.side = best_grid(p, builder.spec().dtype, false, builder.profile()).side;
+    const TileGrid grid = best_grid(p.whole(), builder.spec().dtype, allow_slabs, builder.profile());
     constants.flag(abi::kGemmStoreVectors, "store_vectors", aligned(p.c, p.m, p.n) && p.m * p.n % 4 == 0)
         .set(abi::kGemmTile, "tile", grid.side);
     return {"gemm_tiled", ceil_div(p.m, grid.side) * ceil_div(p.n, grid.side), grid.slabs};
