@@ -1,5 +1,7 @@
 // Tests plans of networks whose layers run as a wavefront.
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "plan/library_product.h"
 #include "plan_specs.h"
@@ -19,8 +21,9 @@ Profile large_gpu() {
     return profile;
 }
 
-NetworkSpec network_of(std::size_t layers, std::int64_t T, std::int64_t N, std::int64_t H, bool gradients = false) {
-    Spec spec = make_spec(CellKind::lstm);
+NetworkSpec network_of(std::size_t layers, std::int64_t T, std::int64_t N, std::int64_t H, bool gradients = false,
+                       std::initializer_list<Argument> given = {}) {
+    Spec spec = make_spec(CellKind::lstm, {}, given);
     spec.T = T;
     spec.N = N;
     spec.I = spec.H = H;
@@ -48,7 +51,7 @@ std::vector<Wavefront> wavefronts_of(const NetworkPlan& made) {
 // The first step of each of a lane's pieces, and the step after its last one.
 std::vector<std::pair<std::int64_t, std::int64_t>> steps_of(const Wavefront::Lane& lane) {
     std::vector<std::pair<std::int64_t, std::int64_t>> found;
-    for (const Wavefront::Piece& piece : lane.pieces)
+    for (const Sequence& piece : lane.pieces)
         for (const auto& step : piece)
             if (const auto* loop = std::get_if<Loop>(&step))
                 found.emplace_back(loop->first, loop->first + loop->increment * loop->count);
@@ -102,6 +105,36 @@ TEST(Wavefront, LayersBeginAndEndBesideEachOther) {
     }
 }
 
+// Large products of the library run beside the steps that pack the weights, and beside the sums of the deltas.
+TEST(Branches, AreMadeBesideLargeProducts) {
+    const auto branches_of = [](const NetworkPlan& made) {
+        std::vector<std::vector<std::string>> labels;
+        for (const Step& step : made.plan->steps)
+            if (const auto* const found = std::get_if<Branches>(&step))
+                for (const Sequence& branch : found->branches) {
+                    labels.emplace_back();
+                    for (const auto& each : branch)
+                        for_each_dispatch(each,
+                                          [&](const Dispatch& dispatch) { labels.back().push_back(dispatch.label); });
+                }
+        return labels;
+    };
+    using Labels = std::vector<std::vector<std::string>>;
+    const Labels forward = branches_of(plan_of(network_of(1, 100, 64, 1024), large_gpu()));
+    ASSERT_EQ(forward.size(), 2u);
+    EXPECT_EQ(forward[0], std::vector<std::string>{"project"});
+    EXPECT_EQ(forward[1].back(), "step weights");
+    const Labels back = branches_of(plan_of(network_of(1, 100, 64, 1024, true, {Argument::bias}), large_gpu()));
+    ASSERT_EQ(back.size(), 4u);
+    EXPECT_EQ(back[0], std::vector<std::string>{"recompute"});
+    EXPECT_EQ(back[1].back(), "step back weights");
+    EXPECT_EQ(back[2].front(), "gradient of bias");
+    EXPECT_EQ(back[3].front(), "gradient of source");
+    EXPECT_EQ(branches_of(plan_of(network_of(2, 100, 64, 1024), large_gpu(), 0)).size(), 4u) << "for each layer";
+    EXPECT_TRUE(branches_of(plan_of(network_of(1, 16, 4, 128), large_gpu())).empty()) << "small";
+    EXPECT_TRUE(branches_of(plan_of(network_of(3, 70, 64, 512), large_gpu(), 32)).empty()) << "lanes run beside others";
+}
+
 TEST(Wavefront, PiecesCoverTheTimeAxis) {
     const Profile profile = large_gpu();
     using Steps = std::vector<std::pair<std::int64_t, std::int64_t>>;
@@ -125,7 +158,7 @@ TEST(Wavefront, PartsOfProductsCoverTheRows) {
         ASSERT_EQ(wavefronts.size(), 1u);
         for (const Wavefront::Lane& lane : wavefronts.front().lanes) {
             std::vector<std::int64_t> rows, offsets;
-            for (const Wavefront::Piece& piece : lane.pieces)
+            for (const Sequence& piece : lane.pieces)
                 for (const auto& step : piece)
                     for_each_dispatch(step, [&](const Dispatch& dispatch) {
                         if (!is_library_product(made.plan->kernels[dispatch.kernel])) return;

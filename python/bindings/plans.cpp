@@ -38,21 +38,31 @@ py::dict to_dict(const Plan& plan, const Loop& loop) {
     return dict;
 }
 
+py::list to_list(const Plan& plan, const Sequence& sequence) {
+    py::list steps;
+    for (const auto& step : sequence)
+        steps.append(std::visit([&](const auto& value) { return to_dict(plan, value); }, step));
+    return steps;
+}
+
+py::dict to_dict(const Plan& plan, const Branches& branches) {
+    py::list list;
+    for (const Sequence& branch : branches.branches) list.append(to_list(plan, branch));
+    py::dict dict;
+    dict["kind"] = "branches";
+    dict["branches"] = list;
+    return dict;
+}
+
 py::dict to_dict(const Plan& plan, const Wavefront& wavefront) {
-    const auto to_list = [&](const Wavefront::Piece& piece) {
-        py::list steps;
-        for (const auto& step : piece)
-            steps.append(std::visit([&](const auto& value) { return to_dict(plan, value); }, step));
-        return steps;
-    };
     py::list lanes;
     for (const Wavefront::Lane& lane : wavefront.lanes) {
         py::list pieces;
-        for (const Wavefront::Piece& piece : lane.pieces) pieces.append(to_list(piece));
+        for (const Sequence& piece : lane.pieces) pieces.append(to_list(plan, piece));
         py::dict found;
-        found["before"] = to_list(lane.before);
+        found["before"] = to_list(plan, lane.before);
         found["pieces"] = pieces;
-        found["after"] = to_list(lane.after);
+        found["after"] = to_list(plan, lane.after);
         lanes.append(found);
     }
     py::dict dict;

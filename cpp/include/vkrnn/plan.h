@@ -175,15 +175,22 @@ struct Loop {
     bool operator==(const Loop&) const = default;
 };
 
+// Steps that run one after another, as those of a plan.
+using Sequence = std::vector<std::variant<Dispatch, Loop>>;
+
+// Sequences that run at the same time. What comes next waits for all of them.
+struct Branches {
+    std::vector<Sequence> branches;
+    bool operator==(const Branches&) const = default;
+};
+
 // Layers that run at the same time. A lane is the work of one layer, cut into pieces of the time axis. Piece c of a
-// lane begins when piece c - 1 of its own and piece c of the lane before it are done. The steps of a piece run one
-// after another, as those of a plan.
+// lane begins when piece c - 1 of its own and piece c of the lane before it are done.
 struct Wavefront {
-    using Piece = std::vector<std::variant<Dispatch, Loop>>;
     struct Lane {
-        Piece before;  // needs no other lane, and ends before the first piece begins
-        std::vector<Piece> pieces;
-        Piece after;  // begins when the last piece is done
+        Sequence before;  // needs no other lane, and ends before the first piece begins
+        std::vector<Sequence> pieces;
+        Sequence after;  // begins when the last piece is done
         bool operator==(const Lane&) const = default;
     };
     std::vector<Lane> lanes;  // all have as many pieces
@@ -198,7 +205,7 @@ void for_each_piece(auto& lane, const Each& each) {
     each(lane.after);
 }
 
-using Step = std::variant<Clear, Dispatch, Loop, Wavefront>;
+using Step = std::variant<Clear, Dispatch, Loop, Branches, Wavefront>;
 
 // Calls `each` with every dispatch of a step, or of one of its alternatives, but once for all turns of a loop.
 template <class Some, class Each>
@@ -208,6 +215,9 @@ void for_each_dispatch(Some& some, const Each& each) {
         each(some);
     } else if constexpr (std::same_as<Plain, Loop>) {
         for (auto& dispatch : some.body) each(dispatch);
+    } else if constexpr (std::same_as<Plain, Branches>) {
+        for (auto& branch : some.branches)
+            for (auto& step : branch) for_each_dispatch(step, each);
     } else if constexpr (std::same_as<Plain, Wavefront>) {
         for (auto& lane : some.lanes)
             for_each_piece(lane, [&](auto& piece) {

@@ -172,6 +172,7 @@ std::size_t PlanBuilder::add_result(std::string name, const TensorShape& shape, 
 }
 
 Plan PlanBuilder::finish() {
+    end_start_of_loop();
     bool first = true;
     for (const Conversion& narrowing : narrowings_) {
         products_.convert(*this, "narrow " + plan_.buffers[narrowing.to].name, narrowing, !first);
@@ -233,7 +234,52 @@ void PlanBuilder::clear(std::size_t buffer, std::size_t fills) {
     used_.insert(buffer);  // not in fresh_, because recording puts a barrier after it
 }
 
+std::vector<Step> PlanBuilder::taken(const std::function<void()>& add) {
+    std::vector<Step> before = std::exchange(plan_.steps, {});
+    add();
+    std::vector<Step> found = std::exchange(plan_.steps, std::move(before));
+    const auto clears =
+        std::ranges::stable_partition(found, [](const Step& step) { return !std::holds_alternative<Clear>(step); });
+    std::ranges::move(clears, std::back_inserter(plan_.steps));
+    found.erase(clears.begin(), clears.end());
+    return found;
+}
+
+void PlanBuilder::add_branches(std::vector<Step> one, std::vector<Step> other) {
+    const auto sequence_of = [](std::vector<Step>& steps) {
+        Sequence made;
+        for (Step& step : steps) made.emplace_back(std::get<Dispatch>(std::move(step)));
+        return made;
+    };
+    if (!one.empty() && !other.empty()) return add(Branches{{sequence_of(one), sequence_of(other)}});
+    std::ranges::move(one, std::back_inserter(plan_.steps));
+    std::ranges::move(other, std::back_inserter(plan_.steps));
+}
+
+void PlanBuilder::beside(const std::function<void()>& one, const std::function<void()>& other) {
+    if (plan_.spec.piece_steps == 0 && products_.runs_beside(plan_.spec)) return add_branches(taken(one), taken(other));
+    one();
+    other();
+}
+
+void PlanBuilder::beside_start_of_loop(const std::function<void()>& one) {
+    if (plan_.spec.piece_steps != 0 || !products_.runs_beside(plan_.spec)) return one();
+    beside_loop_ = taken(one);
+    loop_start_ = plan_.steps.size();
+}
+
+void PlanBuilder::end_start_of_loop() {
+    if (!beside_loop_) return;
+    std::vector<Step> one = *std::exchange(beside_loop_, std::nullopt), other;
+    const auto start = plan_.steps.begin() + static_cast<std::ptrdiff_t>(loop_start_);
+    std::vector<Step> all(std::make_move_iterator(start), std::make_move_iterator(plan_.steps.end()));
+    plan_.steps.erase(start, plan_.steps.end());
+    for (Step& step : all) (std::holds_alternative<Clear>(step) ? plan_.steps : other).push_back(std::move(step));
+    add_branches(std::move(one), std::move(other));
+}
+
 void PlanBuilder::add(Step step) {
+    end_start_of_loop();
     plan_.steps.push_back(std::move(step));
     after_loop_ = true;
 }
@@ -261,12 +307,12 @@ void PlanBuilder::add_lane(const std::function<void(const TimeRows&)>& add) {
 
 void PlanBuilder::add_to_pieces(Place place, const std::function<void(const TimeRows&)>& add) {
     adds_pieces_ = true;
-    const auto pieces = [this]() -> std::vector<Wavefront::Piece>& {
+    const auto pieces = [this]() -> std::vector<Sequence>& {
         return std::get<Wavefront>(plan_.steps.at(lane_)).lanes.front().pieces;
     };
     for (std::size_t i = 0; i < pieces().size(); ++i) {
         const TimeRows rows = rows_of_piece(plan_.spec, static_cast<std::int64_t>(i));
-        Wavefront::Piece made;
+        Sequence made;
         for (Dispatch& dispatch : collect([&] { add(rows); })) {
             dispatch.after = true;
             made.emplace_back(std::move(dispatch));
@@ -275,7 +321,7 @@ void PlanBuilder::add_to_pieces(Place place, const std::function<void(const Time
                            std::make_move_iterator(before_lane_.begin()), std::make_move_iterator(before_lane_.end()));
         lane_ += before_lane_.size();
         before_lane_.clear();
-        Wavefront::Piece& piece = pieces()[i];
+        Sequence& piece = pieces()[i];
         piece.insert(place == Place::before ? piece.begin() : piece.end(), std::make_move_iterator(made.begin()),
                      std::make_move_iterator(made.end()));
     }

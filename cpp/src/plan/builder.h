@@ -172,6 +172,10 @@ public:
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false, std::size_t fills = kNoBuffer);
     void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
+    // Add the steps that `one` and `other` add, or that `one` adds and those that come next, up to the loop. They run
+    // at the same time if the products' strategy gains by that. No step of one uses what the other writes.
+    void beside(const std::function<void()>& one, const std::function<void()>& other);
+    void beside_start_of_loop(const std::function<void()>& one);
     void add(Step step);
     // Adds a loop, of whose turns each makes `steps` steps. In a wavefront, it becomes a lane.
     void add(Loop loop, std::int64_t steps);
@@ -213,6 +217,11 @@ private:
     // Returns whether a dispatch with these push constants must wait at a barrier, and records the buffers that it
     // uses.
     bool waits(const Block& push, bool independent);
+    // Returns the steps that `add` adds, without those that clear buffers, which the plan gets.
+    std::vector<Step> taken(const std::function<void()>& add);
+    // Adds steps that run at the same time.
+    void add_branches(std::vector<Step> one, std::vector<Step> other);
+    void end_start_of_loop();
 
     Plan plan_;
     const Profile& profile_;
@@ -225,6 +234,8 @@ private:
     // writes them.
     std::set<std::size_t> used_, fresh_;
     bool after_loop_ = false;
+    std::optional<std::vector<Step>> beside_loop_;  // what runs beside the steps from `loop_start_` on
+    std::size_t loop_start_ = 0;
     std::size_t lane_ = 0;           // the step that is the call's lane of a wavefront
     bool adds_pieces_ = false;       // within add_to_pieces()
     std::vector<Step> before_lane_;  // what it has to add before the lane

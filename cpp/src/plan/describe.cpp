@@ -120,6 +120,11 @@ public:
              << " steps)\n";
         for (const Dispatch& dispatch : loop.body) describe_dispatch(out_, plan_, dispatch, indent_ + "  ");
     }
+    void operator()(const Branches& branches) const {
+        for (std::size_t i = 0; i < branches.branches.size(); ++i)
+            show("branch " + std::to_string(i + 1) + " of " + std::to_string(branches.branches.size()),
+                 branches.branches[i]);
+    }
     // Shows the first piece of each lane. The others are alike.
     void operator()(const Wavefront& wavefront) const {
         for (std::size_t l = 0; l < wavefront.lanes.size(); ++l) {
@@ -132,10 +137,10 @@ public:
     }
 
 private:
-    void show(const std::string& name, const Wavefront::Piece& piece) const {
-        if (piece.empty()) return;
+    void show(const std::string& name, const Sequence& steps) const {
+        if (steps.empty()) return;
         out_ << indent_ << name << '\n';
-        for (const auto& step : piece) std::visit(Steps(out_, plan_, indent_ + "  "), step);
+        for (const auto& step : steps) std::visit(Steps(out_, plan_, indent_ + "  "), step);
     }
 
     std::ostream& out_;

@@ -22,7 +22,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     if (projects) {
         projected = builder.scratch("projected", spec.rows() * D * G * H);
         project = project_product(spec, {inputs[Argument::source], inputs[Argument::input_weight], projected});
-        if (spec.piece_steps == 0) builder.product("project", project);
+        if (spec.piece_steps == 0) builder.beside_start_of_loop([&] { builder.product("project", project); });
     }
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);

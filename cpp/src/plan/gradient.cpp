@@ -23,12 +23,12 @@ public:
     Plan make() {
         make_results();
         make_buffers();
-        prepare();
+        builder_.beside_start_of_loop([&] { prepare(); });
         run_back();
         if (spec_.returns_reset_gradients()) reset_gradients();
         if (has(Argument::leak)) leak_gradient();
-        vector_gradients();  // first, so that blocks of deltas for the products below can replace the deltas
-        weight_gradients();
+        // The sums come first, so that blocks of deltas for the products can replace the deltas.
+        builder_.beside([&] { vector_gradients(); }, [&] { weight_gradients(); });
         split_initial_cells();
         return builder_.finish();
     }

@@ -162,9 +162,7 @@ private:
     void add_lane(Wavefront::Lane lane, bool is_new) {
         if (is_new) return wavefront_.lanes.push_back(std::move(lane));
         Wavefront::Lane& last = wavefront_.lanes.back();
-        const auto append = [](Wavefront::Piece& to, Wavefront::Piece& from) {
-            std::ranges::move(from, std::back_inserter(to));
-        };
+        const auto append = [](Sequence& to, Sequence& from) { std::ranges::move(from, std::back_inserter(to)); };
         append(last.before, lane.before);
         for (std::size_t i = 0; i < lane.pieces.size(); ++i) append(last.pieces[i], lane.pieces[i]);
         append(last.after, lane.after);
@@ -178,7 +176,7 @@ private:
         const LaneCosts& costs = costs_of(profile_).lanes;
         std::int64_t dispatches = 0;
         for (const Wavefront::Lane& lane : wavefront_.lanes)
-            for (const Wavefront::Piece& piece : lane.pieces)
+            for (const Sequence& piece : lane.pieces)
                 for (const auto& step : piece)
                     for_each_dispatch(step, [&](const Dispatch& /*dispatch*/) { ++dispatches; });
         const double waits = static_cast<double>(dispatches) / lanes *
@@ -250,7 +248,7 @@ private:
 
     // Moves what a layer does before or after its pieces into its lane, so that it runs beside other lanes. On the CPU,
     // all threads share it instead.
-    void move_into_lane(std::vector<Step>& steps, Wavefront::Piece& to) const {
+    void move_into_lane(std::vector<Step>& steps, Sequence& to) const {
         if (profile_.backend == Backend::native) return;
         std::vector<Step> clears;
         for (Step& step : steps) {

@@ -63,12 +63,20 @@ std::int64_t Plan::dispatches() const {
         std::int64_t operator()(const Loop& loop) const {
             return loop.count * static_cast<std::int64_t>(loop.body.size());
         }
+        std::int64_t operator()(const Sequence& sequence) const {
+            std::int64_t count = 0;
+            for (const auto& step : sequence) count += std::visit(*this, step);
+            return count;
+        }
+        std::int64_t operator()(const Branches& branches) const {
+            std::int64_t count = 0;
+            for (const Sequence& branch : branches.branches) count += (*this)(branch);
+            return count;
+        }
         std::int64_t operator()(const Wavefront& wavefront) const {
             std::int64_t count = 0;
             for (const Wavefront::Lane& lane : wavefront.lanes)
-                for_each_piece(lane, [&](const Wavefront::Piece& piece) {
-                    for (const auto& step : piece) count += std::visit(*this, step);
-                });
+                for_each_piece(lane, [&](const Sequence& piece) { count += (*this)(piece); });
             return count;
         }
     };

@@ -61,6 +61,10 @@ public:
     // Returns whether product() takes several sets of batches. Otherwise it is called for each set.
     [[nodiscard]] virtual bool takes_sets() const { return false; }
 
+    // Returns whether the call gains if its products, and what else needs no result of the other, run at the same time.
+    // They then share no memory.
+    [[nodiscard]] virtual bool runs_beside(const Spec& /*spec*/) const { return false; }
+
     virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
                          bool independent) const = 0;
     virtual void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const = 0;

@@ -29,7 +29,7 @@ public:
                             [&](std::size_t buffer) { return reinterpret_cast<std::uintptr_t>(at_(buffer)); });
         return task;
     }
-    [[nodiscard]] std::vector<Task> make(const Wavefront::Piece& piece) const {
+    [[nodiscard]] std::vector<Task> make(const Sequence& piece) const {
         std::vector<Task> tasks;
         for (const auto& step : piece) tasks.push_back(make(std::get<Dispatch>(step)));
         return tasks;
@@ -73,7 +73,7 @@ PlanWork::PlanWork(const Plan& plan, const Target& target, unsigned most, std::s
             std::vector<std::vector<std::vector<Task>>> tasks;  // by lane and piece
             for (const Wavefront::Lane& lane : wavefront->lanes) {
                 tasks.emplace_back();
-                for (const Wavefront::Piece& piece : lane.pieces) {
+                for (const Sequence& piece : lane.pieces) {
                     tasks.back().push_back(maker.make(piece));
                     dispatches_ += piece.size();
                 }

@@ -17,6 +17,8 @@ namespace {
 // Kernels load and store vectors of this many bytes. Vulkan's rule for them is weaker.
 constexpr std::uint64_t kVectorBytes = 16;
 constexpr std::uint64_t kLaunchesPerPoll = 1024;
+// The dispatches of the longest branch from which on branches have streams of their own.
+constexpr std::size_t kLeastInBranch = 3;
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kCudaAlignment - 1) / kCudaAlignment * kCudaAlignment; }
 
@@ -209,21 +211,49 @@ void Execution::step(const Loop& loop) {
     }
 }
 
+void Execution::run(const Sequence& sequence) {
+    for (const auto& each : sequence) std::visit([&](const auto& next) { step(next); }, each);
+}
+
+bool Execution::gains(const Branches& branches) const {
+    return std::ranges::any_of(branches.branches, [&](const Sequence& branch) {
+        std::size_t dispatches = 0;
+        for (const auto& step : branch)
+            for_each_dispatch(step, [&](const Dispatch& dispatch) {
+                if (!is_left_out(buffers_.full(), dispatch.fills)) ++dispatches;
+            });
+        return dispatches >= kLeastInBranch;
+    });
+}
+
+void Execution::step(const Branches& branches) {
+    if (!gains(branches)) {
+        for (const Sequence& branch : branches.branches) run(branch);
+        return;
+    }
+    const SideStreams::Lease lease(side_streams_, stream_, branches.branches.size());
+    for (std::size_t i = 0; i < branches.branches.size(); ++i) {
+        current_ = lease.stream(i);
+        run(branches.branches[i]);
+    }
+    current_ = stream_;
+}
+
 void Execution::step(const Wavefront& wavefront) {
     const std::size_t lanes = wavefront.lanes.size();
     const SideStreams::Lease lease(side_streams_, stream_, lanes);
-    const auto run = [&](std::size_t lane, const Wavefront::Piece& piece) {
+    const auto run_on = [&](std::size_t lane, const Sequence& piece) {
         current_ = lease.stream(lane);
-        for (const auto& each : piece) std::visit([&](const auto& next) { step(next); }, each);
+        run(piece);
     };
     for (std::size_t piece = 0; piece < wavefront.lanes.front().pieces.size(); ++piece)
         for (std::size_t lane = 0; lane < lanes; ++lane) {
-            if (piece == 0) run(lane, wavefront.lanes[lane].before);
+            if (piece == 0) run_on(lane, wavefront.lanes[lane].before);
             if (lane > 0) lease.wait(lane, lane - 1);
-            run(lane, wavefront.lanes[lane].pieces[piece]);
+            run_on(lane, wavefront.lanes[lane].pieces[piece]);
             lease.record(lane);
         }
-    for (std::size_t lane = 0; lane < lanes; ++lane) run(lane, wavefront.lanes[lane].after);
+    for (std::size_t lane = 0; lane < lanes; ++lane) run_on(lane, wavefront.lanes[lane].after);
     current_ = stream_;
 }
 

@@ -74,7 +74,11 @@ private:
     void clear(std::span<const Step> clears);
     void step(const Dispatch& dispatch);
     void step(const Loop& loop);
+    void step(const Branches& branches);
     void step(const Wavefront& wavefront);
+    void run(const Sequence& sequence);
+    // Returns whether some branches have so much work that it is worth a stream.
+    [[nodiscard]] bool gains(const Branches& branches) const;
     // A dispatch and its parameters with addresses: push constants, and those of a time loop.
     struct Launch {
         const Dispatch& dispatch;

@@ -10,6 +10,8 @@
 namespace vkrnn {
 namespace {
 
+// The operations of a call's products from which on it is worth the events that order streams.
+constexpr double kLargeProducts = 5e9;
 // Every buffer begins at a multiple of this. More does not make the library's kernels faster.
 constexpr std::uint64_t kBufferAlignment = 16;
 
@@ -64,6 +66,8 @@ std::optional<CostEstimate> CublasProducts::estimate(const Spec& spec, const Pro
         {},
         spec.dtype == Dtype::float32 && !rounds};
 }
+
+bool CublasProducts::runs_beside(const Spec& spec) const { return product_flops(spec) >= kLargeProducts; }
 
 // Returns an operand in the type of the call's arguments, because the library multiplies numbers of one type. That is
 // the matrix itself, or the same elements of a copy, which a plan makes once: as a whole, or some rows for each part of

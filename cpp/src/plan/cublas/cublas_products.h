@@ -14,6 +14,7 @@ public:
                                                        const Parameters& wanted) const override;
     // The library multiplies numbers of one type.
     [[nodiscard]] bool narrows_operands(Dtype /*dtype*/) const override { return true; }
+    [[nodiscard]] bool runs_beside(const Spec& spec) const override;
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
 

@@ -272,16 +272,24 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
     });
 }
 
+void Recorder::step(const Branches& branches, std::span<const Slice> placements) {
+    std::vector<const Sequence*> found;
+    for (const Sequence& branch : branches.branches) {
+        found.push_back(&branch);
+    }
+    together(found, placements);
+}
+
 void Recorder::step(const Wavefront& wavefront, std::span<const Slice> placements) {
     const std::size_t lanes = wavefront.lanes.size(), pieces = wavefront.lanes.front().pieces.size();
-    std::vector<const Wavefront::Piece*> before, after;
+    std::vector<const Sequence*> before, after;
     for (const Wavefront::Lane& lane : wavefront.lanes) {
         before.push_back(&lane.before);
         after.push_back(&lane.after);
     }
     together(before, placements);
     for (std::size_t diagonal = 0; diagonal + 1 < lanes + pieces; ++diagonal) {
-        std::vector<const Wavefront::Piece*> found;
+        std::vector<const Sequence*> found;
         for (std::size_t lane = 0; lane < std::min(lanes, diagonal + 1); ++lane) {
             if (diagonal - lane < pieces) {
                 found.push_back(&wavefront.lanes[lane].pieces[diagonal - lane]);
@@ -292,12 +300,12 @@ void Recorder::step(const Wavefront& wavefront, std::span<const Slice> placement
     together(after, placements);
 }
 
-void Recorder::together(std::span<const Wavefront::Piece* const> pieces, std::span<const Slice> placements) {
+void Recorder::together(std::span<const Sequence* const> sequences, std::span<const Slice> placements) {
     std::vector<std::vector<Ready>> found;
     std::size_t longest = 0;
-    for (const Wavefront::Piece* const piece : pieces) {
+    for (const Sequence* const sequence : sequences) {
         std::vector<Ready>& steps = found.emplace_back();
-        for (const auto& step : *piece) {
+        for (const auto& step : *sequence) {
             if (const auto* loop = std::get_if<Loop>(&step)) {
                 unroll(*loop, placements, [&](const Ready& one) { steps.push_back(one); });
             } else if (const auto& dispatch = std::get<Dispatch>(step); !is_left_out(full_, dispatch.fills)) {

@@ -77,9 +77,10 @@ private:
     void step(const Loop& loop, std::span<const Slice> placements);
     // Records a diagonal of the wavefront after the other: pieces that run at the same time. Their first dispatches
     // come without barriers between them, then their second ones, and so on.
+    void step(const Branches& branches, std::span<const Slice> placements);
     void step(const Wavefront& wavefront, std::span<const Slice> placements);
-    // Records pieces of lanes: a step of each, then a barrier, then the next step of each.
-    void together(std::span<const Wavefront::Piece* const> pieces, std::span<const Slice> placements);
+    // Records a step of each sequence, then a barrier, then the next step of each.
+    void together(std::span<const Sequence* const> sequences, std::span<const Slice> placements);
     // Calls `record` for all dispatches of a loop.
     template <class Record>
     void unroll(const Loop& loop, std::span<const Slice> placements, const Record& record);
