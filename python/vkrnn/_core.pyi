@@ -49,6 +49,22 @@ class LoopStep(TypedDict):
     count: int
     body: list[DispatchStep]
 
+@type_check_only
+class BranchesStep(TypedDict):  # which run at the same time
+    kind: Literal["branches"]
+    branches: list[list[DispatchStep | LoopStep]]
+
+@type_check_only
+class Lane(TypedDict):
+    before: list[DispatchStep | LoopStep]
+    pieces: list[list[DispatchStep | LoopStep]]
+    after: list[DispatchStep | LoopStep]
+
+@type_check_only
+class WavefrontStep(TypedDict):
+    kind: Literal["wavefront"]
+    lanes: list[Lane]
+
 class Plan:
     __hash__: None  # type: ignore[assignment]
     @property
@@ -60,7 +76,7 @@ class Plan:
         self,
     ) -> list[tuple[str, Literal["input", "result", "scratch", "constant", "packed", "failed waits"], int]]: ...
     @property
-    def steps(self) -> list[DispatchStep | ClearStep | LoopStep]: ...
+    def steps(self) -> list[DispatchStep | ClearStep | LoopStep | BranchesStep | WavefrontStep]: ...
     @property
     def bytes(self) -> int: ...
     @property
