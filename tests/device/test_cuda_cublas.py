@@ -79,6 +79,25 @@ def test_the_planner_chooses_it_for_large_products(fake: dict[str, str]) -> None
     assert ieee == "matrices"
 
 
+@needs_nvrtc
+def test_large_products_run_beside_other_work(fake: dict[str, str]) -> None:
+    """A stream of its own packs the weights. With kept ones, what is left is not worth a stream."""
+    program = (
+        CALLS
+        + """
+device = vkrnn.Device("cuda:0", float32="tf32")
+x, w = np.ones((128, 128, 1024), np.float32), np.ones((4096, 1024), np.float32)
+def beside(x, w):
+    before = driver.fake_cuda_lane_launches()
+    vkrnn.lstm(x, w, input_weight=w, device=device)
+    return driver.fake_cuda_lane_launches() - before
+there = vkrnn.asarray(w, device=device)
+print(beside(x, w) > 0, beside(x[:2, :2], w), beside(x, there) > 0, beside(x, there))
+"""
+    )
+    assert run(program, fake, FAKE_CUBLAS_IDLE="1").split() == ["True", "0", "True", "0"]
+
+
 def test_without_the_library_our_kernels_compute(without: dict[str, str]) -> None:
     """The log says why. Naming the strategy is an error that says what to install."""
     program = START + CHOICE + "print(reason(lambda: gemm(x, w, vkrnn.Device('cuda:0', gemm='cublas'))))"
