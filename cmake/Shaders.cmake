@@ -16,27 +16,24 @@
 # that include it. A source package has the compiled kernels in ${VKRNN_BUNDLED}/spirv.
 
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
-set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
+set(VKRNN_DIGEST ${CMAKE_CURRENT_LIST_DIR}/Digest.cmake)
 set(VKRNN_WITHOUT_TENSORS convert factors matrix_table)
 
-# Compiles <source> into <stem>.spv and, as a C++ array `<kernel>`, into <stem>.h. Further arguments go to the compiler.
-function(vkrnn_compile_kernel kernel source folder stem)
+# Compiles <source> into <stem>.spv, unless the source package has it, and sets <result> to its path. Further arguments go
+# to the compiler.
+function(vkrnn_compile_kernel result kernel source folder stem)
     set(bundled ${VKRNN_BUNDLED}/spirv/${kernel}.spv)
     if(EXISTS ${bundled})
-        add_custom_command(
-            OUTPUT ${stem}.h
-            COMMAND ${CMAKE_COMMAND} -D SPIRV=${bundled} -D HEADER=${stem}.h -D NAME=${kernel} -P ${VKRNN_EMBED}
-            DEPENDS ${bundled} ${VKRNN_EMBED}
-            VERBATIM)
+        set(${result} ${bundled} PARENT_SCOPE)
         return()
     endif()
+    set(${result} ${stem}.spv PARENT_SCOPE)
     add_custom_command(
-        OUTPUT ${stem}.spv ${stem}.h
+        OUTPUT ${stem}.spv
         COMMAND ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} ${ARGN}
                 --depfile ${stem}.d -o ${stem}.spv ${source}
         COMMAND ${SPIRV_VAL} --target-env vulkan1.3 --scalar-block-layout ${stem}.spv
-        COMMAND ${CMAKE_COMMAND} -D SPIRV=${stem}.spv -D HEADER=${stem}.h -D NAME=${kernel} -P ${VKRNN_EMBED}
-        DEPENDS ${source} ${VKRNN_EMBED}
+        DEPENDS ${source}
         DEPFILE ${stem}.d
         COMMENT "Shader ${kernel}"
         VERBATIM)
@@ -85,11 +82,10 @@ macro(vkrnn_add_kernel kernel file cell)
         elseif(type STREQUAL "_16bit")
             list(APPEND options -DVKRNN_16BIT)
         endif()
-        vkrnn_compile_kernel(${name} ${source} ${folder} ${build}/${name} ${options})
-        list(APPEND headers ${build}/${name}.h)
-        string(APPEND SHADER_INCLUDES "#include \"${target}/${name}.h\"\n")
-        string(APPEND SHADER_ROWS "        {\"${name}\", code::${name}},\n")
-        math(EXPR SHADER_COUNT "${SHADER_COUNT} + 1")
+        vkrnn_compile_kernel(module ${name} ${source} ${folder} ${build}/${name} ${options})
+        list(APPEND modules ${module})
+        string(APPEND SHADER_MODULES "EMBED(${name}, \"${module}\")\n")
+        string(APPEND SHADER_ROWS "    ROW(${name}),\n")
     endforeach()
 endmacro()
 
@@ -113,10 +109,9 @@ function(vkrnn_add_kernels target folder)
 ")
     endforeach()
 
-    set(headers)
-    set(SHADER_INCLUDES)
+    set(modules)
+    set(SHADER_MODULES)
     set(SHADER_ROWS)
-    set(SHADER_COUNT 0)
     foreach(part ${ARG_FLOAT64} ${ARG_FLOAT32} ${ARG_PLAIN})
         set(other_types _16bit)
         if(part IN_LIST ARG_FLOAT64)
@@ -137,8 +132,15 @@ function(vkrnn_add_kernels target folder)
             endforeach()
         endforeach()
     endforeach()
+    set(SHADER_DIGEST ${target}/digest.h)
     configure_file(${VKRNN_SHADER_CODE_TEMPLATE} ${build}/shader_code.cpp @ONLY)
-    add_library(${target} STATIC ${build}/shader_code.cpp ${headers})
+    file(CONFIGURE OUTPUT ${build}/modules.txt CONTENT "${modules}")
+    add_custom_command(
+        OUTPUT ${build}/digest.h
+        COMMAND ${CMAKE_COMMAND} -D LIST=${build}/modules.txt -D HEADER=${build}/digest.h -P ${VKRNN_DIGEST}
+        DEPENDS ${modules} ${build}/modules.txt ${VKRNN_DIGEST}
+        VERBATIM)
+    add_library(${target} STATIC ${build}/shader_code.cpp ${build}/digest.h)
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR} ${PROJECT_SOURCE_DIR}/cpp/include)
     target_link_libraries(${target} PRIVATE vkrnn_options)
 endfunction()
