@@ -119,6 +119,19 @@ def own_call(D: int = 1) -> tuple[dict[str, Any], Any]:
     return given, vkrnn.LSTMDescriptor(training=True, bidirectional=D == 2)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_float16_may_round(*, own: bool) -> None:
+    """Ten times its rounding is accepted, and no more."""
+    given, descriptor = own_call()
+    half = {name: array.astype(np.float16) for name, array in given.items()}
+    output = np.asarray(vkrnn.lstm(**half, descriptor=descriptor).output)
+    report = vkrnn.check(vkrnn.lstm, **half, descriptor=descriptor, results=output if own else None)
+    assert report.ok
+    assert report.tolerance == 5e-3
+    assert max(comparison.error for comparison in report.comparisons) > 5e-6
+    assert not vkrnn.check(vkrnn.lstm, **half, descriptor=descriptor, results=output + np.float16(0.01)).ok
+
+
 def test_own_results_are_compared_with_the_reference() -> None:
     """They may be all results, one by position, or some by name."""
     given, descriptor = own_call()

@@ -188,6 +188,16 @@ def test_transforms(kind: str) -> None:
     torch.testing.assert_close(recorded(many[0]), cell(many[0]), rtol=0, atol=TORCH_IN_FLOAT64)
 
 
+@every_kind
+def test_meta_tensors(kind: str) -> None:
+    """Results have shapes, as those of PyTorch's cells."""
+    cell = getattr(ours, f"{kind}Cell")(I, H).to("meta")
+    found = cell(torch.empty(N, I, device="meta"))
+    for each in found if kind == "LSTM" else [found]:
+        assert each.is_meta
+        assert each.shape == (N, H)
+
+
 def test_changes_are_seen() -> None:
     """A repeated call computes with the parameters and options of that moment."""
     cell, x = ours.GRUCell(I, H, backend="vkrnn"), torch.randn(N, I)

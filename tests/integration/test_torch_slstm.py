@@ -152,6 +152,23 @@ def test_autocast() -> None:
         module(x)
 
 
+def test_fx() -> None:
+    """torch.fx records it as one call, with what is given."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent = SLSTM(I, H)
+
+        def forward(self, x: Any, starts: Any) -> Any:
+            return self.recurrent(x)[0] + self.recurrent(x, reset=starts)[0]
+
+    model, x, starts = Model(), torch.rand(T, N, I), torch.rand(T, N) < 0.3
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["recurrent"] * 2
+    torch.testing.assert_close(traced(x, starts), model(x, starts))
+
+
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
 def test_script_and_revert() -> None:
     """torch.jit.script refuses a model with the module. `revert` leaves the module alone, and says so."""

@@ -104,6 +104,7 @@ class Report:
 
 TF32_TOLERANCE = 5e-3  # ten times the rounding of 2^-11
 _TOLERANCE = 5e-6
+_TOLERANCES = {"float16": 5e-3, "bfloat16": 4e-2}  # likewise: they round by 2^-11 and 2^-8
 _HEADER = ("result", "shape", "worst error", "at", "")
 
 
@@ -129,8 +130,8 @@ def check(
         explains all numbers, it names that order.
     tolerance : float, optional
         The largest error to accept, relative to the absmax of a result or to 1, whichever is larger. If not given,
-        5e-6, or 5e-3 if the call rounds operands of products (``Device(..., float32="tf32")``). Long sequences and
-        large layers accumulate more rounding, so give them a larger one.
+        5e-6, 5e-3 if the call rounds operands of products (``Device(..., float32="tf32")``), and in float16 and
+        bfloat16 5e-3 and 4e-2. Long sequences and large layers accumulate more rounding, so give them a larger one.
 
     Returns
     -------
@@ -160,12 +161,13 @@ def check(
             for name, value in named
             if name not in ("device", "out", "name")
         }
-        return _check_own(function.__name__, given, results, _TOLERANCE if tolerance is None else tolerance)
+        usual = _usual_tolerance(given["source"])
+        return _check_own(function.__name__, given, results, usual if tolerance is None else tolerance)
     got = function(*args, **kwargs)
     device = got[0].device if isinstance(got[0], Array) else checked.resolved(None)
     precision = checked.plan(device).float32
     if tolerance is None:
-        tolerance = TF32_TOLERANCE if precision == "tf32" else _TOLERANCE
+        tolerance = TF32_TOLERANCE if precision == "tf32" else _usual_tolerance(np.asarray(got[0]))
     for option in ("device", "out"):
         kwargs.pop(option, None)
     given = {name: as_numpy(value, "[check]") for name, value in kwargs.items()}
@@ -173,6 +175,10 @@ def check(
     pairs = zip(wanted._asdict().items(), got, strict=True)
     comparisons = tuple(Comparison.of(name, np.asarray(array), ideal) for (name, ideal), array in pairs)
     return Report(function.__name__, device.name, tolerance, comparisons, precision)
+
+
+def _usual_tolerance(array: Any) -> float:
+    return _TOLERANCES.get(array.dtype.name, _TOLERANCE)
 
 
 _Arrays = dict[str, Any]

@@ -159,7 +159,7 @@ class Cell(HasBackend, Starts, torch.nn.RNNCellBase):
             hx = tuple(hx)
         states = () if hx is None else hx if self.kind == "LSTM" else (hx,)
         self._check(input, states)
-        if torch.is_autocast_enabled(input.device.type):
+        if not input.is_meta and torch.is_autocast_enabled(input.device.type):
             dtype = torch.get_autocast_dtype("cuda") if input.is_cuda else self.weight_hh.dtype
             input, states = input.to(dtype), tuple(each.to(dtype) for each in states)  # noqa: A001
         weights = [each if each.dtype is input.dtype else each.to(input.dtype) for each in self.weights()]

@@ -16,6 +16,7 @@ from vkrnn.torch._functions import slstm
 from vkrnn.torch._heads import require_divisors
 from vkrnn.torch._operations import RESETS
 from vkrnn.torch._starts import Starts, require_chances
+from vkrnn.torch._tracing import record_in_fx
 
 __all__ = ["SLSTM"]
 
@@ -189,6 +190,10 @@ class SLSTM(Starts):
         NotImplementedError
             For tensors on other devices than the CPU and CUDA devices.
         """
+        if isinstance(input, torch.fx.Proxy):
+            given = zip(RESETS, (reset, reset_state, reset_cell), strict=True)
+            recorded: Any = record_in_fx(self, input, hx, {name: each for name, each in given if each is not None})
+            return recorded  # type: ignore[no-any-return]
         if not isinstance(input, (Tensor, PackedSequence)):
             raise TypeError(f"{_WHERE} input: expected a torch.Tensor or a PackedSequence, got {type(input).__name__}")
         resets = dict(zip(RESETS, (reset, reset_state, reset_cell), strict=True))
