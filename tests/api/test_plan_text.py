@@ -65,7 +65,7 @@ buffers: 13.9 kB
   constant  parameters                        1.6 kB
 steps: 13 dispatches, 21.1 kFLOP in products
   clear zeros
-  recompute                         lstm_recompute  groups 15 x 1 x 2
+  recompute                         lstm_recompute  groups 4 x 1 x 2
       workgroup 128, gate_order 0x3210, kept_cells 1, peephole, activations sigmoid sigmoid tanh sigmoid tanh
   transpose                         transpose  groups 1 x 1 x 2  (no barrier)
   for k = 4, 3, ... (5 steps)
