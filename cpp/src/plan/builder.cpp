@@ -238,10 +238,10 @@ std::vector<Step> PlanBuilder::taken(const std::function<void()>& add) {
     std::vector<Step> before = std::exchange(plan_.steps, {});
     add();
     std::vector<Step> found = std::exchange(plan_.steps, std::move(before));
-    const auto clears =
-        std::ranges::stable_partition(found, [](const Step& step) { return !std::holds_alternative<Clear>(step); });
-    std::ranges::move(clears, std::back_inserter(plan_.steps));
-    found.erase(clears.begin(), clears.end());
+    const auto clears = std::stable_partition(found.begin(), found.end(),
+                                              [](const Step& step) { return !std::holds_alternative<Clear>(step); });
+    std::move(clears, found.end(), std::back_inserter(plan_.steps));
+    found.erase(clears, found.end());
     return found;
 }
 

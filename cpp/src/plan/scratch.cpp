@@ -138,21 +138,21 @@ ScratchLayout place_scratch(const Plan& plan, std::span<const std::size_t> buffe
     const auto is_cleared = [&](std::size_t i) { return cleared[buffers[i]]; };
     if (bytes_apart(plan, buffers, alignment) < kLeastShared) {
         constexpr Life kAlways{.first = 0, .last = kNoBuffer};
-        std::ranges::stable_partition(order, is_cleared);
+        std::stable_partition(order.begin(), order.end(), is_cleared);
         for (const std::size_t i : order) placing.place(i, room_of(plan.buffers[buffers[i]], alignment), kAlways);
         return placing.take();
     }
     const Lives lives(plan);
     std::ranges::stable_sort(order, std::ranges::greater(),
                              [&](std::size_t i) { return plan.buffers[buffers[i]].bytes; });
-    std::ranges::stable_partition(order, is_cleared);
+    std::stable_partition(order.begin(), order.end(), is_cleared);
     for (const std::size_t i : order)
         placing.place(i, room_of(plan.buffers[buffers[i]], alignment), lives.of(buffers[i]));
     return placing.take();
 }
 
 void clear_first(Plan& plan) {
-    std::ranges::stable_partition(plan.steps, [&](const Step& step) {
+    std::stable_partition(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
         const auto* const clear = std::get_if<Clear>(&step);
         return clear != nullptr && plan.buffers[clear->buffer].role == Role::scratch;
     });
