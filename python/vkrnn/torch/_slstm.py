@@ -190,13 +190,13 @@ class SLSTM(Starts):
         NotImplementedError
             For tensors on other devices than the CPU and CUDA devices.
         """
+        resets = dict(zip(RESETS, (reset, reset_state, reset_cell), strict=True))
         if isinstance(input, torch.fx.Proxy):
-            given = zip(RESETS, (reset, reset_state, reset_cell), strict=True)
-            recorded: Any = record_in_fx(self, input, hx, {name: each for name, each in given if each is not None})
+            given = {name: each for name, each in resets.items() if each is not None}
+            recorded: Any = record_in_fx(self, input, hx, given)
             return recorded  # type: ignore[no-any-return]
         if not isinstance(input, (Tensor, PackedSequence)):
             raise TypeError(f"{_WHERE} input: expected a torch.Tensor or a PackedSequence, got {type(input).__name__}")
-        resets = dict(zip(RESETS, (reset, reset_state, reset_cell), strict=True))
         self._check_resets(resets, input)
         if hx is None and self.learn_initial_state:
             hx = self._learnt_states(input)

@@ -75,11 +75,11 @@ private:
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
-    // Records a diagonal of the wavefront after the other: pieces that run at the same time. Their first dispatches
-    // come without barriers between them, then their second ones, and so on.
     void step(const Branches& branches, std::span<const Slice> placements);
+    // Records what comes before the pieces, a diagonal of pieces after the other, and what comes after them.
     void step(const Wavefront& wavefront, std::span<const Slice> placements);
-    // Records a step of each sequence, then a barrier, then the next step of each.
+    // Records sequences that run at the same time: their first dispatches, without barriers between them, then their
+    // second ones, and so on.
     void together(std::span<const Sequence* const> sequences, std::span<const Slice> placements);
     // Calls `record` for all dispatches of a loop.
     template <class Record>
